@@ -17,7 +17,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks._page import made_with, markdown_table, write
 from benchmarks._ranks import horovod_version, launch
-from benchmarks.step.goals import verdicts
+from benchmarks.step.goals import BESIDE, PAIRS_US, RANKS, Row, verdicts, verdicts_beside
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
@@ -27,8 +27,8 @@ LIMIT_S = 600
 """Of a launch."""
 
 
-MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16")
-METHODS = ("dense", "fp16", "ldte_bs", "topk", "dgc", "gaussian_k")
+MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16", *BESIDE)
+METHODS = ("dense", "fp16", *PAIRS_US, "topk", "dgc", "gaussian_k")
 DEFAULTS = {"models": list(MODELS), "methods": list(METHODS), "ranks": [1, 2, 4], "seconds": 1.5}
 QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
 """Defaults of the options, without and with ``--quick``."""
@@ -39,7 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--models",
         nargs="+",
         choices=MODELS,
-        help="whose sizes the gradients have; overhead: many small tensors (all)",
+        help="whose sizes the gradients have; overhead: many small tensors; "
+        f"{', '.join(BESIDE)}: ways that take turns in one launch, on {RANKS} ranks (all)",
     )
     parser.add_argument(
         "--methods",
@@ -71,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
             for summary in bench.launch(method, ranks):
                 progress.console.print(_line(summary), style="dim")
             progress.advance(bar)
+        for name in [each for each in BESIDE if each in options.models]:
+            progress.update(bar, description=name)
+            bench.compare(name)
     machine = {**made_with(), "horovod": horovod_version(), "load average before": before}
     print(write_page(bench, machine))
     return 0
@@ -82,6 +86,8 @@ class Bench:
         self.summaries: list[Summary] = []
         self.rows: list[dict[str, Any]] = []
         self.left_out: list[dict[str, Any]] = []
+        self.beside: list[dict[str, Any]] = []
+        self.verdicts: list[Row] = []
 
     def launch(self, method: str, ranks: int) -> Iterator[Summary]:
         """Measure one method on all models that this machine has the memory for."""
@@ -106,8 +112,15 @@ class Bench:
             self.summaries.append(summary)
             yield summary
 
+    def compare(self, name: str) -> None:
+        """Measure ways that take turns."""
+        arguments = (name, str(self.options.seconds))
+        rows = merged(launch("benchmarks.step.beside", RANKS, *arguments, limit_s=LIMIT_S))
+        self.beside += [{"model": name, **row} for row in rows]
+        self.verdicts += verdicts_beside(name, rows)
+
     def _fitting(self, method: str, ranks: int) -> Iterator[str]:
-        for model in self.options.models:
+        for model in [each for each in self.options.models if each not in BESIDE]:
             needed, there = needed_bytes(model, method, ranks), available_bytes()
             if needed <= there:
                 yield model
@@ -128,7 +141,7 @@ def write_page(bench: Bench, machine: dict[str, str]) -> str:
     options, found = bench.options, bench.summaries
     asked = options.density
     density = asked if isinstance(asked, float) else spell_density(asked)
-    goals = list(verdicts(found, density))
+    goals = [*verdicts(found, density), *bench.verdicts]
     head = {"made_with": machine, "command": _command(options), "quick": options.quick}
     head |= {"density": density, "seconds": options.seconds}
     lists = {
@@ -136,6 +149,7 @@ def write_page(bench: Bench, machine: dict[str, str]) -> str:
         "summaries": [asdict(summary) for summary in found],
         "left_out": bench.left_out,
         "rows": bench.rows,
+        "beside": bench.beside,
     }
     header = ["on 2 ranks", "measured", "goal", ""]
     shown = {

@@ -1,7 +1,7 @@
-"""Gradient sparsification for unmodified Horovod: send few entries, lose none.
+"""Gradient sparsification for unmodified Horovod: each step sends few entries of every gradient.
 
 Import a frontend: ``hvd_sparse.torch``, ``hvd_sparse.tensorflow``, ``hvd_sparse.keras`` or
-``hvd_sparse.ddp``.  This package itself needs numpy only.
+``hvd_sparse.ddp``. To import ``hvd_sparse`` itself, only numpy must be installed.
 """
 
 from hvd_sparse import codecs as _codecs  # noqa: F401

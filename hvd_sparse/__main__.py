@@ -1,4 +1,4 @@
-"""Entry point of ``python -m hvd_sparse``: the command ``hvd-sparse``."""
+"""``python -m hvd_sparse`` runs the command ``hvd-sparse``."""
 
 import sys
 

@@ -11,12 +11,12 @@ from hvd_sparse.errors import InvalidOption
 
 
 def check_density(density: float, where: str = "density") -> float:
-    """Return a density as a float. Raises InvalidOption, with the option's name ``where``, unless
-    it is in (0, 1]."""
+    """Return the density as a float. Raises InvalidOption unless it is a number in (0, 1]; the
+    message calls the option ``where``."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
-            f"{where} is {density!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            "0.001 sends one entry in a thousand"
+            f"{where} is {density!r}: give the fraction of entries to send, a number in (0, 1]; "
+            "for example, 0.001 sends one entry in a thousand"
         )
     return float(density)
 
@@ -29,10 +29,11 @@ def is_number(value: object) -> bool:
 def check_number(
     value: object, what: str, low: float, high: float = math.inf, remedy: str | None = None
 ) -> None:
-    """Raise InvalidOption unless a value is a number between two bounds, both exclusive.
+    """Raise InvalidOption unless ``low < value < high``.
 
-    what : the option's name, for the error
-    remedy : description of valid values, for the error; by default derived from the bounds
+    what : the option's name, for the error message
+    remedy : description of valid values, for the error message; by default, the message names the
+        bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
         bounds = f"above {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
@@ -65,9 +66,10 @@ def check_cap(cap: float, owner: str) -> None:
 
 @lru_cache(maxsize=4096)  # called several times per tensor and step
 def count_from_density(numel: int, density: float) -> int:
-    """Return k = max(1, min(numel, floor(numel * density + 1e-9))); 0 for an empty tensor.
+    """Return the number of entries to send of a tensor with ``numel`` entries: k = max(1,
+    min(numel, floor(numel * density + 1e-9))), or 0 for an empty tensor.
 
-    The small term compensates for rounding: for example, 0.29 * 100 is 28.999999999999996.
+    1e-9 compensates for rounding: for example, 0.29 * 100 is 28.999999999999996 in floats.
     """
     if numel == 0:
         return 0

@@ -1,4 +1,5 @@
-"""Compatibility of parts, checked by their declared properties and never by their ids."""
+"""Checks that the chosen parts work together. They use the attributes that parts declare, never
+their ids, so that they also cover parts that users register."""
 
 from __future__ import annotations
 
@@ -17,7 +18,6 @@ from hvd_sparse.selectors.contract import Selector
 def check_composition(
     selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for parts that together would not compute their papers' methods."""
     is_rounded = not codec.is_exact and not (codec.is_exact_for_signs and selector.changes_values)
     is_biased = selector.changes_values and not (selector.is_unbiased or memory.counts_votes)
     if memory.counts_votes and not selector.sends_votes:
@@ -32,8 +32,9 @@ def check_composition(
         )
     if selector.needs_gradient and not (memory.adds_gradient or memory.finishes):
         raise InvalidOption(
-            f"selector {selector.id} compares the gradient with the residual to which it is added, "
-            f"and memory {memory.id} adds something else: use memory='error_feedback'"
+            f"selector {selector.id} compares the gradient with the residual to which it is "
+            f"added, but memory {memory.id} does not add the gradient itself: use "
+            "memory='error_feedback'"
         )
     if schedule is not None and not hasattr(selector, "density"):
         raise InvalidOption(
@@ -50,10 +51,9 @@ def check_composition(
 def check_exchange(
     exchange: Exchange, selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
 ) -> None:
-    """Raise InvalidOption for an exchange that is incompatible with the other parts."""
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
-            f"exchange {exchange.id} cuts to the k entries of a density, and "
+            f"exchange {exchange.id} needs a density to limit the number of entries, but selector "
             f"{selector.id} has none: use exchange='allgather'"
         )
     if exchange.shares_indices and selector.changes_values:
@@ -66,7 +66,8 @@ def check_exchange(
             f"exchange {exchange.id} sums exact values, so codec {codec.id} would have no effect: "
             "leave out the codec"
         )
-    # Entries that the exchange returns would be added to a residual that is already rounded.
+    # The exchange returns entries after the residual was stored. If the residual were stored in 16
+    # bits, adding these entries would round it a second time.
     stored = getattr(memory, "residual", "float32")
     if exchange.sums_again and stored != "float32":
         raise InvalidOption(
@@ -84,11 +85,12 @@ Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
 """The option ``groups`` after its check: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
-"""The value of ``groups`` with which the groups are planned from measurements."""
+"""Value of the option ``groups``: the groups are planned from measurements."""
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
-    """Raise InvalidOption if ``select_over`` is "group" and a part selects tensor by tensor."""
+    """Raise InvalidOption for an unknown value, and for "group" if the exchange or the selector
+    works on one tensor at a time."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -105,7 +107,6 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
-    """Raise InvalidOption for options that are incompatible with ``density="hiding"``."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"density is 'hiding', and exchange {exchange.id} starts collectives after the "
@@ -124,8 +125,8 @@ def check_hiding(exchange: Exchange, groups: object, select_over: object) -> Non
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption with a reason if the density is "hiding", which only some frontends can
-    measure."""
+    """Raise InvalidOption if the density is "hiding". Callers that cannot measure densities call
+    this and give their reason, ``why``, for the message."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "
@@ -134,8 +135,8 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the option ``groups``: a number, lists of unique names, "planned" or None. Raises
-    InvalidOption for any other value."""
+    """Return the checked option ``groups``, with tuples in place of lists. Raises InvalidOption for
+    an invalid value."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:
@@ -148,6 +149,6 @@ def check_groups(groups: object) -> Groups:
         if all(isinstance(name, str) for name in flat) and len(set(flat)) == len(flat):
             return made
     raise InvalidOption(
-        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name once), "
-        "or 'planned'; None merges small neighbours"
+        f"groups is {groups!r}: give a number of messages, lists of tensor names (each name "
+        "once), or 'planned'; None merges small neighbouring tensors"
     )

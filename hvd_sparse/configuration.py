@@ -63,16 +63,14 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between ranks, or between a state and the compressor that loads it."""
+"""Options that may differ between ranks, and between a saved state and the compressor that loads
+it."""
 
 
 @dataclass(frozen=True)
 class Configuration(Parts):
-    """Five parts and the common options; immutable, comparable, JSON-able by ``describe``.
-
-    ``methods.builder.Builder`` explains the options. ``clip_grad_norm`` bounds the root mean square
-    of the ranks' norms, which is never below the norm of the ranks' average gradient.
-    """
+    """The five parts of a compressor and its common options, which ``methods.builder.Builder``
+    describes. Configurations are immutable and can be compared."""
 
     min_numel: int = 1024
     compress_1d: bool = False
@@ -95,9 +93,13 @@ class Configuration(Parts):
     def create(
         cls, *, selector: object, schedule: object = None, **options: Option
     ) -> Configuration:
-        """Create a configuration from the common options and parts, each an id, a mapping ``{"id":
-        ..., option: value}`` or an object; UnknownName for an unknown id, InvalidOption for an
-        invalid option and for parts that do not fit together.
+        """Create a configuration. Each part is given as an id, as a mapping ``{"id": ..., option:
+        value}`` or as an object.
+
+        Raises
+        ------
+        UnknownName : no part has this id
+        InvalidOption : an option is unknown or invalid, or the parts do not work together
 
         >>> made = Configuration.create(selector={"id": "ldte_bs", "density": 0.001})
         >>> made.memory.id, made.exchange.id, made.density(step=0)
@@ -124,7 +126,7 @@ class Configuration(Parts):
         check_whole(self.min_numel, "min_numel", 0)
         if self.timeout_s is not None and not (is_number(self.timeout_s) and self.timeout_s > 0):
             raise InvalidOption(
-                f"timeout_s is {self.timeout_s!r}: seconds above 0, or None to wait forever"
+                f"timeout_s is {self.timeout_s!r}: give seconds above 0, or None to wait forever"
             )
         if self.name is not None and (not isinstance(self.name, str) or not self.name):
             raise InvalidOption(f"name is {self.name!r}: give a string of at least one letter")
@@ -147,8 +149,9 @@ class Configuration(Parts):
             check_hiding(self.exchange, self.groups, self.select_over)
             if self.clip_grad_norm is not None:
                 raise InvalidOption(
-                    f"clip_grad_norm is {self.clip_grad_norm}, which waits for all gradients, so a "
-                    "density that hides has no backward pass left to hide behind: leave one out"
+                    f"clip_grad_norm is {self.clip_grad_norm}, which waits for all gradients, so "
+                    "no message can hide behind the backward pass, as density 'hiding' asks: "
+                    "leave one of the two out"
                 )
         object.__setattr__(self, "telemetry", resolve_writers(self.telemetry))
         check_whole(self.telemetry_every, "telemetry_every", 1)
@@ -156,8 +159,8 @@ class Configuration(Parts):
             check_truth(getattr(self, option), option)
 
     def describe(self) -> Report:
-        """Return a JSON-able mapping, from which ``create`` makes an equal configuration, without
-        functions among the telemetry writers."""
+        """Return a JSON-serializable mapping of all options, from which ``create`` makes an equal
+        configuration. Functions among the telemetry writers are left out."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in PARTS:
             told[name] = None if told[name] is None else configuration(told[name])
@@ -178,12 +181,12 @@ class Configuration(Parts):
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
-        """Return whether tensors of this shape are compressed; Horovod allreduces the others."""
+        """Return whether a tensor of this shape is compressed; Horovod allreduces the others."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return this configuration with the density rule applied to all tensors of a compressor;
-        InvalidOption for a compressed tensor without a density, and for a name without a tensor."""
+        """Return a copy whose density rule is resolved for these tensors. Raises InvalidOption if
+        the rule has no density for a compressed tensor, or names a tensor that is not there."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -192,8 +195,9 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return this configuration, of density "hiding", with measured densities; it stays equal
-        and keeps its digest. Tensors without a measured density have the least density."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
+        that were not measured get the smallest density. The copy equals the original, because
+        comparisons ignore measured densities."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -213,17 +217,18 @@ class Configuration(Parts):
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Return whether a compressed tensor's step runs dense, which is the same on all ranks.
+        """Return whether Horovod allreduces the whole gradient of a compressed tensor after
+        ``step`` completed steps, because sending entries would take longer or exceed
+        ``max_gathered_bytes``. All ranks get the same answer.
 
-        step : the tensor's completed steps
-        exchange, placement : the exchange in use, if this configuration's is "auto", and the node
-            of every rank, None for one rank per node
+        exchange : the exchange in use; None for this configuration's own
+        placement : the node of every rank; None for one rank per node
         """
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
             return False
         most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
-        # The bound on messages holds even if sparse is cheaper.
+        # ``max_gathered_bytes`` holds even if a dense allreduce takes longer.
         if most is not None and count_from_density(spec.numel, density) > most:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
@@ -231,19 +236,25 @@ class Configuration(Parts):
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return the most entries that a rank may send of a tensor; None without a bound."""
+        """Return the largest number of entries of a tensor that a rank may send, because of
+        ``max_gathered_bytes``; None if that option is None."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges, with default options, that fit these parts and ranks, without those
-        that lose mass or choose another exchange. ``shared_index``, whose result depends on how
-        alike gradients are, fits only if all ranks select the same indices."""
+        """Return the exchanges from which "auto" chooses: all that work with these parts and on
+        these ranks, with their default options.
+
+        Exchanges that drop entries are left out. ``shared_index`` sends one rank's indices, so it
+        is included only if all ranks select the same ones.
+        """
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
-        # Summing first only helps if ranks share nodes, and ties residuals to ranks.
+        # An exchange that sums gradients before the selection sends less only if ranks share a
+        # node. It also stores parts of the residual on certain ranks, which may change in elastic
+        # runs.
         divides = placement.node_count < placement.world_size and not is_elastic()
         fitting = []
         for id in EXCHANGES:
@@ -261,11 +272,15 @@ class Configuration(Parts):
         return fitting
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
-        """Return the exchange to use among these ranks, for ``numel`` entries in ``buckets``."""
+        """Return the exchange to use; for "auto", the one with the smallest predicted time.
+
+        numel : number of entries of all compressed tensors
+        buckets : number of messages in which their entries are sent
+        """
         auto = self.exchange
         if not isinstance(auto, Auto):
             return auto
-        # After any warm-up, because the exchange is chosen once for all steps.
+        # Use the density after any warm-up, because the exchange is chosen once for all steps.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
         costs = {
@@ -282,8 +297,9 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for the options ``density`` and ``schedule``: None without both, constant
-    without ``schedule``; a mapping without a "value" ends at the density."""
+    """Return the schedule for the options ``density`` and ``schedule``. If both are None, there is
+    no schedule; without ``schedule``, the density is constant. A ``schedule`` mapping without
+    "value" ends at ``density``."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

@@ -1,4 +1,5 @@
-"""Densities by tensor: a rule of names and globs, or a function, in place of one number."""
+"""Densities that differ between tensors: given by names and globs, by a function, or measured
+("hiding")."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""The value of the option ``density`` with which a run measures its densities, so that messages
-take no longer than the rest of the backward pass."""
+"""Value of the option ``density``: the run measures which densities let messages end during the
+backward pass."""
 C_MAX = 1000.0
 """Default of the largest compression ratio (1 / density) of "hiding"."""
 
@@ -24,20 +25,21 @@ Chooser = Callable[[str, tuple[int, ...]], float]
 
 @dataclass(frozen=True)
 class DensityRule:
-    """A density for each tensor, by its name.
+    """A density for each tensor.
 
-    The density of a tensor is that of its exact name, or else that of the matching glob with the
-    most characters that are not wildcards; the order does not matter. For example, in ``{"*":
-    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has 0.01.
+    If a pattern equals the tensor's name, its density is used. Otherwise, of the globs that match
+    the name, the one with the most characters that are not wildcards is used. The order of the
+    patterns does not matter. For example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the
+    tensor ``fc.weight`` has the density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
-    chooser : a function of name and shape in place of patterns, from which ``bound`` computes
-        patterns
-    table : densities by name; empty until the tensors are known
-    mean : mean density over all entries; None until the tensors are known
-    c_max : for "hiding", the largest compression ratio; every tensor has the density 1 / c_max
-        until the run has measured its densities. For other rules c_max is None
-    is_measured : whether ``table`` has measured densities
+    chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls
+        it for each tensor and stores its results as patterns
+    table : densities by tensor name; empty until the tensors are known
+    mean : mean density over the entries of all tensors; None until the tensors are known
+    c_max : for "hiding", the largest compression ratio: every tensor has the density 1 / c_max
+        until densities were computed from measured times. None for all other rules
+    is_measured : whether the densities in ``table`` were computed from measured times
     """
 
     patterns: tuple[tuple[str, float], ...]
@@ -48,12 +50,13 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return the rule with the densities of all compressed tensors; ``names`` are those of all
-        tensors.
+        """Return a copy with ``table`` and ``mean`` for the compressed tensors. ``names`` are the
+        names of all tensors, compressed or not.
 
         Raises
         ------
-        InvalidOption : a tensor has no density, or more than one; or a pattern matches no tensor
+        InvalidOption : a compressed tensor has no density, two globs with different densities match
+            it equally well, or a pattern matches no tensor
         """
         for pattern, _ in self.patterns:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
@@ -69,7 +72,8 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return the rule with measured densities; other tensors keep the smallest density."""
+        """Return a copy with measured densities, by tensor name. Tensors that were not measured get
+        the smallest density, 1 / c_max."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -82,7 +86,8 @@ class DensityRule:
         return replace(self, table=table, mean=asked / numel if numel else 1.0)
 
     def density_of(self, spec: TensorSpec) -> float:
-        """Return a tensor's density. Raises InvalidOption unless the rule has exactly one."""
+        """Return a tensor's density. Raises InvalidOption if the rule has none for it, or if globs
+        with different densities match equally well."""
         if spec.key in self.table:
             return self.table[spec.key]
         if self.chooser is not None:
@@ -105,13 +110,14 @@ class DensityRule:
         rivals = [p for plain, p, d in fitting if plain == most[0] and d != most[2]]
         if rivals:
             raise InvalidOption(
-                f"density is given for {most[1]!r} and for {rivals[0]!r}, which both fit tensor "
-                f"{spec.key!r} as closely: add the tensor's name itself"
+                f"density is given for {most[1]!r} and for {rivals[0]!r}, which both match tensor "
+                f"{spec.key!r} equally well: add the tensor's own name"
             )
         return most[2]
 
     def plain(self) -> dict[str, float] | str:
-        """Return the rule in a form for JSON: a mapping, or "hiding"."""
+        """Return the rule as JSON-serializable data: a mapping, "hiding", or for example
+        "hiding:300". Raises InvalidOption for a function that ``bound`` has not yet called."""
         if self.c_max is not None:
             return HIDING if self.c_max == C_MAX else f"{HIDING}:{self.c_max:g}"
         if self.chooser is not None:
@@ -129,8 +135,8 @@ and shape, or "hiding"."""
 
 
 def read_hiding(text: str, where: str = "density") -> float:
-    """Return the largest compression ratio from a text, "hiding" or for example "hiding:300".
-    Raises InvalidOption, with the option's name ``where``, for another text."""
+    """Return the largest compression ratio that a text gives: 300 for "hiding:300", the default for
+    "hiding". Raises InvalidOption for any other text; the message calls the option ``where``."""
     name, colon, ratio = text.partition(":")
     try:
         c_max = float(ratio) if colon else C_MAX
@@ -138,16 +144,17 @@ def read_hiding(text: str, where: str = "density") -> float:
         c_max = math.nan
     if name != HIDING or not (math.isfinite(c_max) and c_max >= 1.0):
         raise InvalidOption(
-            f"{where} is {text!r}: it is the fraction of entries to send, a number in (0, 1]; "
-            "0.001 sends one entry in a thousand; or a mapping of names, a function, or "
-            '"hiding", optionally with the largest compression ratio, as in "hiding:300"'
+            f"{where} is {text!r}: give the fraction of entries to send, a number in (0, 1]; for "
+            "example, 0.001 sends one entry in a thousand. Other forms are densities by tensor "
+            'name, a function, and "hiding", optionally with the largest compression ratio, as '
+            'in "hiding:300"'
         )
     return c_max
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return the option ``density`` as a float or a rule. Raises InvalidOption, with the option's
-    name ``where``, for an invalid density."""
+    """Return the option ``density`` as a float or a rule. Raises InvalidOption for an invalid
+    value; the message calls the option ``where``."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
@@ -166,10 +173,11 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a density that must be a number. Raises InvalidOption for a rule."""
+    """Return a part's density as a number. Raises InvalidOption if it is still a rule, because
+    ``at_density`` was not called; the message names the part's class, ``owner``."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
-            f"density of {owner} is a rule by tensor: at_density(...) with one tensor's density "
-            "must be called first, as compressors do"
+            f"density of {owner} is a rule for several tensors: call at_density(...) with one "
+            "tensor's density first, as compressors do"
         )
     return cast(float, density)

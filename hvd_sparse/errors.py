@@ -1,6 +1,6 @@
-"""Errors that hvd_sparse raises on purpose: one base class, and one class per kind of remedy.
+"""The errors of hvd_sparse. All of them derive from ``SparseError``.
 
-A message names the tensor (if the error concerns one), the wrong value and the remedy.
+A message names the tensor (if the error concerns one) and the wrong value, and says how to fix it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 class SparseError(Exception):
     """Base class of all errors of hvd_sparse."""
 
-    # AutoGraph raises an error of tracing unchanged only if its constructor is that of Exception.
-    # The classes below would inherit another constructor from their second base class, and the user
-    # would get a StagingError.
+    # If an error is raised while ``tf.function`` traces, AutoGraph passes it on unchanged only if
+    # its constructor is that of Exception. Without this line, the classes below would inherit the
+    # constructor of their second base class, and the user would get a StagingError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 
 
 class UnknownName(SparseError, LookupError):
-    """Raised for an id that is not registered; the message lists the registered ids."""
+    """Raised if no part is registered under an id; the message lists the registered ids."""
 
 
 class InvalidOption(SparseError, ValueError):
-    """Raised for an option whose value is invalid, or does not go with the other options."""
+    """Raised if an option's value is invalid, or cannot be combined with the other options."""
 
 
 class UnsupportedInput(SparseError, TypeError):
@@ -31,39 +31,44 @@ class UnsupportedInput(SparseError, TypeError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Raised if Horovod reduces other than by Sum or Average, or over another process set."""
+    """Raised if Horovod reduces gradients by another operation than Sum or Average, or over another
+    process set than the compressor's."""
 
 
 class UnknownGradient(SparseError, LookupError):
-    """Raised for a gradient of a tensor that was not registered with the compressor."""
+    """Raised for the gradient of a tensor that is not one of the compressor's tensors."""
 
 
 class ChangedGradient(SparseError, RuntimeError):
-    """Raised if the program changed a gradient while Horovod reduced it, because the result would
-    overwrite the change."""
+    """Raised if the program changed a gradient while Horovod was reducing it, because Horovod's
+    result would overwrite the change."""
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """Raised if a gradient, sum or residual has NaN or Inf."""
+    """Raised if a gradient, its sum with the residual, or the sum of the ranks' gradients has NaN
+    or Inf, or if a value is too large for the dtype in which it must be stored."""
 
     is_of_gradient = False
     """Whether the gradient itself has NaN or Inf, and not only its sum with the residual."""
 
 
 class CorruptPayload(SparseError, ValueError):
-    """Raised for bytes that are no valid message: truncated, altered or of another version."""
+    """Raised if received bytes are not a valid message, because they are truncated, altered or of
+    another version of the format."""
 
 
 class RankMismatch(SparseError, RuntimeError):
-    """Raised if ranks run different models, configurations or steps."""
+    """Raised if ranks, or their saved states, differ in model, configuration or step."""
 
 
 class ReplicaMismatch(SparseError, RuntimeError):
-    """Raised if ranks have applied different gradients."""
+    """Raised if ranks have applied different gradients, so that their replicas of the model differ.
+    The option ``check_replicas_every`` turns this check on."""
 
 
 class PeerFailure(SparseError, RuntimeError):
-    """Raised if another rank failed in ``compress``; the message has the text of its error."""
+    """Raised on all ranks if one of them failed, for example in ``compress`` or in the writing of a
+    checkpoint. The message has the text of that rank's error, if it could be sent."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):
@@ -71,4 +76,5 @@ class ExchangeTimeout(SparseError, TimeoutError):
 
 
 class CorruptCheckpoint(SparseError, ValueError):
-    """Raised for a file or a saved state that is incomplete, or was not written by hvd_sparse."""
+    """Raised if a checkpoint file or a saved state is truncated or altered, has NaN or Inf, or was
+    not written by hvd_sparse."""

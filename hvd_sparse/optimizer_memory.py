@@ -1,4 +1,5 @@
-"""Handed-over optimizers: the memories that do their work, and the rates that densities follow."""
+"""Optimizers that the user passes to the compressor (``optimizer=``): which memory computes their
+update, and the learning rates that the schedule ``learning_rate`` follows."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ logger = logging.getLogger("hvd_sparse")
 COSTS_ACCURACY_AT = 0.01
 """Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
-"""Options of a memory that no optimizer has."""
+"""Options of memories that optimizers do not have."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
 OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""Classes of the memories that do each optimizer's work."""
+"""For each kind of optimizer, the classes of the memories that can compute its update."""
 ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 
@@ -36,16 +37,19 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's class, and the memories that can do its work, the default first."""
+    """The name of an optimizer's class, and the classes of the memories that can compute its
+    update; the first one is the default."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory for the option ``memory``; InvalidOption if the option does not fit.
+        """Return the memory to use, as an object or an id. Raises InvalidOption if the memory that
+        the user gave, ``given``, cannot compute the optimizer's update.
 
-        The optimizer's own options stay at their defaults: the optimizer supplies them at every
-        step, and a checkpoint is not tied to the momentum that a schedule had reached.
+        Options that the optimizer has as well, for example momentum, keep the memory's defaults,
+        because the optimizer supplies them in every step. So a checkpoint does not depend on the
+        momentum that a schedule had reached when it was saved.
         """
         if not self.memories:
             logger.warning(
@@ -73,10 +77,12 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Refuse, or warn of, an optimizer that was not handed over, by its groups' settings."""
+    """Check the settings of the parameter groups of an optimizer that was not passed to the
+    compressor. Raises InvalidOption if both the optimizer and the memory apply momentum. Unless
+    ``is_forewarned``, logs a warning if momentum or adaptive steps can cost accuracy."""
     memory = configuration.memory
     if memory.counts_votes:
-        return  # votes know no size, so that momentum behind them is the optimizer's own affair
+        return  # votes are signs without magnitudes, so the optimizer may have momentum
     for each in settings:
         habit = _momentum_in(each)
         if memory.finishes and habit is not None:
@@ -86,7 +92,7 @@ def judge(
                 "optimizer=, or use SGD without momentum"
             )
         if habit is None and not ADAPTIVE.isdisjoint(each):
-            habit = "steps that it adapts to the gradients"
+            habit = "adaptive steps"
         if habit is not None and not is_forewarned:
             return warn_of_rare_entries(configuration, habit)
 
@@ -99,7 +105,8 @@ def _momentum_in(settings: Mapping[str, Option]) -> str | None:
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Warn of lost accuracy if the memory does not handle an optimizer's momentum, ``what``."""
+    """Log a warning about accuracy if the density is low and the memory does not apply momentum.
+    ``what`` names the optimizer's momentum or adaptive steps."""
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return
@@ -115,8 +122,10 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Reference learning rates by parameter group. ``path`` holds the predicted rates by step and
-    group if ``is_foreseen``, else only the first rates."""
+    """Learning rates with which a step's rate is compared, for each parameter group.
+
+    path : predicted rates, [step][group], if ``is_foreseen``; otherwise only the first step's rates
+    """
 
     path: Sequence[Sequence[float]]
     is_foreseen: bool
@@ -133,7 +142,8 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return the rate at a tensor's completed steps, with its reference."""
+        """Return a tensor's learning rate, ``rate``, with the rate to compare it with. ``step`` is
+        the number of the tensor's completed steps, and ``group`` its parameter group."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
@@ -160,7 +170,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return the first rates as references; warn if ``why`` says that later rates are unknown."""
+    """Return ``Rates`` that compare with the first step's rates. If the later rates are not known,
+    ``why`` is the reason, and a warning is logged."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -172,11 +183,13 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
+    """Return ``Rates`` with predicted rates. ``path(steps)`` steps a copy of the scheduler and
+    yields each step's rates. Raises InvalidOption if the copy cannot be stepped."""
     try:
         rates = list(path(steps))
     except Exception as error:
         raise InvalidOption(
-            f"steps is {steps}, and a copy of the scheduler could not be stepped so often "
+            f"steps is {steps}, but a copy of the scheduler could not be stepped so often "
             f"({type(error).__name__}: {error}): give the number of steps it was created for"
         ) from error
     return Rates(rates, is_foreseen=True)

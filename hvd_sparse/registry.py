@@ -1,4 +1,4 @@
-"""Registries of the interchangeable parts, by id.
+"""Registries that map permanent ids to the classes of selectors, memories and the other parts.
 
 >>> from hvd_sparse.registry import SELECTORS
 >>> SELECTORS.create("topk", density=0.01)
@@ -21,14 +21,16 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The classes of one kind of part, by id; parts are frozen dataclasses of their options."""
+    """The classes of one kind of part, by id. Each class is a frozen dataclass whose fields are the
+    part's options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that registers a part. Raises InvalidOption for a taken id."""
+        """Return a class decorator that registers a part under an id. The decorator raises
+        InvalidOption if the id is already registered."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -49,7 +51,8 @@ class Registry(Generic[Part]):
         return iter(self.ids())
 
     def get(self, id: str) -> type[Part]:
-        """Return the class with an id. Raises UnknownName with the most similar id and all ids."""
+        """Return the class that is registered under an id. Raises UnknownName if there is none; the
+        message names the most similar id and lists all ids."""
         try:
             return self._classes[id]
         except (KeyError, TypeError):
@@ -60,12 +63,13 @@ class Registry(Generic[Part]):
             ) from None
 
     def create(self, id: str, **options: object) -> Part:
-        """Create a part from its permanent id and its options.
+        """Create a part from its id and its options.
 
         Raises
         ------
         UnknownName : the id is unknown
-        InvalidOption : an option is unknown or missing; the error lists the part's options
+        InvalidOption : an option is unknown or missing (the message lists the part's options), or
+            its value is invalid
         """
         cls = cast(type, self.get(id))  # a dataclass, which the type does not express
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
@@ -87,7 +91,7 @@ class Registry(Generic[Part]):
 
         Raises
         ------
-        UnknownName : the id is unknown, or the argument is none of these
+        UnknownName : the id is unknown, or the argument is neither an id, nor a mapping, nor a part
         InvalidOption : an option is unknown, missing or invalid
 
         Examples
@@ -126,7 +130,8 @@ def import_siblings(package: str, path: list[str]) -> None:
             importlib.import_module(f"{package}.{module.name}")
 
 
-# The contracts are in higher layers, so a part gets its type where it is resolved.
+# The base classes of parts are in higher layers, which this module cannot import. So the registries
+# have no type parameter here, and callers of ``resolve`` annotate the part's type.
 SELECTORS: Registry = Registry("selector")
 MEMORIES: Registry = Registry("memory")
 CODECS: Registry = Registry("codec")

@@ -1,4 +1,4 @@
-"""The five parts of a compressor, and the parts of a tensor's step."""
+"""The five parts of a compressor, and the selector and codec of one tensor in one step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ MOST_DENSITIES = 1024
 
 
 class StepParts:
-    """The parts of a tensor's step, at its density (None if the method has none).
+    """The selector and the codec that process one tensor in one step, set to its density (None if
+    the selector takes no density).
 
     sends_accumulated : the sent values equal the accumulated values bit for bit
-    row_body : kind of the frames' bodies that compiled rows write; 0 for none
+    row_body : number of the frame body in ``kernels.rows`` that compiled kernels write for this
+        codec; 0 if they do not support the codec or the selector
     """
 
     def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:
@@ -36,7 +38,7 @@ class StepParts:
 
 @dataclass(frozen=True)
 class Parts:
-    """The five parts, and their versions at the density of each step."""
+    """The five parts of a compressor, and their selector and codec for the density of each step."""
 
     selector: Selector
     memory: Memory
@@ -69,8 +71,12 @@ class Parts:
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the parts of a tensor after ``step`` completed steps; the same object for equal
-        densities. ``spec`` and ``pace`` default to the mean density and the mean learning rate."""
+        """Return the selector and the codec for a tensor that has completed ``step`` steps. Equal
+        densities give the same object.
+
+        spec : the tensor; None uses the mean density of all tensors
+        pace : the tensor's learning rate; None uses the run's mean rate
+        """
         if self.fixed_parts is not None:
             return self.fixed_parts
         schedule = self._schedule_of(spec)
@@ -106,7 +112,7 @@ class Parts:
             made = self._at_density[density] = StepParts(density, selector, codec)
         return made
 
-    # No fields, so that they are neither compared nor described.
+    # These caches are not dataclass fields, so that ``==`` and ``describe`` ignore them.
     @cached_property
     def _at_density(self) -> dict[float | None, StepParts]:
         return {}
@@ -117,7 +123,8 @@ class Parts:
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """The parts of every step if one constant density holds for all tensors, else None."""
+        """The selector and codec of all steps if all tensors have one constant density, or none;
+        otherwise None."""
         if self.schedule is None:
             return self.parts_at(None)
         if self.rule is not None or not isinstance(self.schedule, Constant):

@@ -1,17 +1,18 @@
-"""Spans of the parts of a step, and timelines of them: ``HVD_SPARSE_TIMELINE``, one file per rank.
+"""Timing of the parts of a step. ``HVD_SPARSE_TIMELINE`` writes it to one timeline file per rank.
 
-A span is the start and the end of one part of a step. Spans are passed to listeners: the planner,
-and timelines in Chrome's trace format:
+A span is the start and the end of one part of a step. Spans are passed to listeners, which are the
+planner and the timeline. A timeline is in Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process in the trace is the rank.  Threads from 1 on select, encode and decode; the exchanges of
-a bucket, which overlap with them, have a thread of their own. Times are microseconds since the
-start. The first event gives the start, under the same name as in Horovod's timeline.  If a process
-is killed, its file lacks the last bracket, which viewers accept.
+The process number ("pid") is the rank. Each thread ("tid", from 1) that selects, encodes and
+decodes has a row. Each bucket has a further row for its exchanges, because they overlap with that
+work. Times are in microseconds since the file was opened; the first event has the time of opening,
+under the name that Horovod's timeline uses. If a process is killed, its file lacks the last
+bracket, which viewers accept.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ logger = logging.getLogger("hvd_sparse")
 
 
 Listener = Callable[[str, str, float, float], None]
-"""A function of a span: its kind ("select", "encode", "exchange" or "decode"), the name of the
-tensor or bucket, its start and its end in seconds of ``Spans.clock``.  TensorFlow calls it from
-several threads."""
+"""A function that is called with a span: its kind ("select", "encode", "exchange" or "decode"), the
+name of the tensor or bucket, and the start and end in seconds of ``Spans.clock``. TensorFlow calls
+it from several threads."""
 
 
 class Spans:
-    """The listeners to one compressor's spans. Without listeners the clock is not read.
+    """Passes one compressor's spans to listeners. Without listeners the clock is not read.
 
-    ``clock`` returns seconds. With ``time.thread_time``, spans measure a thread's CPU time instead
-    of elapsed time; then there may be only one listener, and it must not compare threads.
+    clock : returns seconds. With ``time.thread_time``, spans measure the CPU time of the calling
+        thread in place of elapsed time; then there may be only one listener, and it must not
+        compare times of different threads
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -68,11 +70,12 @@ class Spans:
         self.is_heard = bool(self._listeners)
 
     def now(self) -> float:
-        """Return the start time of a span for ``tell``; 0 if there is no listener."""
+        """Return the time at the start of a span, for ``tell``; 0 if there is no listener."""
         return self.clock() if self._listeners else 0.0
 
     def tell(self, what: str, whose: str, start_s: float) -> None:
-        """Pass a finished span to the listeners that were there when it began at ``start_s``."""
+        """Pass a span that ends now to the listeners. If ``start_s`` is 0, there was no listener at
+        its start, and it is not passed."""
         if self._listeners and start_s:
             end_s = self.clock()
             for listener in self._listeners:
@@ -84,9 +87,9 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """The timeline of one process, which many threads may use.
+    """The timeline of one process. Several threads may write spans at the same time.
 
-    If the file can no longer be written, a warning is logged, the file ends and training continues.
+    If a write fails, a warning is logged, the file is closed and training continues.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -95,12 +98,12 @@ class TraceFile:
         self._unwritten: list[str] = []
         self._lock = threading.Lock()
         self._threads: dict[int | str, int] = {}
-        # The bracket and the commas come before an event, so that a killed process leaves a list
-        # that is valid but for its end.
+        # Write the bracket or comma before each event and not after it, so that the file of a
+        # killed process only lacks the closing bracket.
         self._separator = "[\n"
         start_us = time.time_ns() // 1000
-        # Two clocks are read at one moment: the time since 1970, by which files of ranks are
-        # aligned, and a clock that never jumps, for the times in this file.
+        # Read two clocks at the same moment: the time since 1970, which aligns the files of
+        # different ranks, and a clock that never jumps, for the times in this file.
         self._start_s = self._flushed_s = time.perf_counter()
         self._write("clock", "M", args={"writer": WRITER, START: start_us})
         self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
@@ -112,11 +115,11 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Write a span. This method is a ``Listener``."""
         with self._lock:
             if self._file is None:
                 return
-            # The number of a bucket's round follows a colon; all rounds of a bucket have one row.
+            # The name of an exchange is its bucket, a colon, and the bucket's tensors. Exchanges of
+            # one bucket are shown in one row, even if they have different tensors.
             bucket = whose.partition(":")[0]
             thread = self._thread(bucket if what == "exchange" else threading.get_ident())
             start_us = round(1e6 * (start_s - self._start_s), 1)
@@ -181,7 +184,7 @@ class TraceFile:
 
 
 def _open(path: Path) -> int:
-    """Open a regular file and empty it, without following links or waiting for a pipe's reader."""
+    """Open and empty a regular file. Raises InvalidOption for links, pipes and devices."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(path, flags, 0o666)
@@ -189,7 +192,7 @@ def _open(path: Path) -> int:
         why = getattr(error, "strerror", None) or str(error)
         raise _refusal(path, "it is a symbolic link" if path.is_symlink() else why) from None
     try:
-        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is no regular file"
+        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is not a regular file"
         if why is None:
             os.ftruncate(file, 0)
     except OSError as error:
@@ -203,15 +206,16 @@ def _open(path: Path) -> int:
 def _refusal(path: Path, why: str | None) -> InvalidOption:
     return InvalidOption(
         f"{SETTING} is {os.environ.get(SETTING)!r}, and {str(path)!r} cannot be written: {why}; "
-        "give the path of a file in a "
-        "folder that is there on every host, with room on its disk"
+        "give the path of a file in a folder that exists on every host, with free space on its "
+        "disk"
     )
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file. The rank replaces ``{rank}``, or comes before the suffix.
-    In elastic runs, where ranks change, the process's number follows the rank."""
-    # A new process may get the rank of a process that has ended, whose file must not be emptied.
+    """Return the path of a rank's file. The rank replaces ``{rank}`` in the setting, or is inserted
+    before the suffix: "trace.json" gives "trace.3.json". In elastic runs the process id follows the
+    rank."""
+    # In elastic runs, a new process may get the rank of an ended one. It must not empty that file.
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
         return Path(setting.replace("{rank}", number))
@@ -222,17 +226,15 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
-    """Write a compressor's spans if ``HVD_SPARSE_TIMELINE`` is set, and return the process's
-    timeline.
-
-    ``rank`` is called only if a file is opened. Raises InvalidOption if the file cannot be written.
-    """
+    """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline and return it;
+    otherwise return None. Raises InvalidOption if the file cannot be written."""
     setting = os.environ.get(SETTING)
     if not setting:
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # Not earlier, because only a timeline needs Horovod to be started at this point.
+            # Ask for the rank only here, because it needs an initialized Horovod, and a compressor
+            # without a timeline may be created before ``hvd.init``.
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(_OPEN[setting].listen)

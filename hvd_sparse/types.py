@@ -1,4 +1,4 @@
-"""Values that parts exchange: plain, frozen and independent of frameworks."""
+"""Types that parts pass to each other. They do not depend on PyTorch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ INDEX_LIMIT = 2**32
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 """Supported dtypes of gradients; float16 and bfloat16 are accumulated in float32."""
 
-# Names for values without a type: users' objects, and those of untyped frameworks. They are checked
-# where they are used, and errors name their type.
+# Aliases of Any for objects of users and of untyped frameworks. The code that uses such an object
+# checks it, and its error names the object's type.
 ProcessSet = Any  # a process set of Horovod
 GradScaler = Any  # the loss scaler of the framework, or a callable that returns the scale
 Params = Any  # the tensors to compress, in the form that the frontend accepts
@@ -56,14 +56,13 @@ class Selection:
         return int(self.indices.size)
 
     def without_zeros(self) -> Selection:
-        """Return the entries that are not exactly zero."""
         is_kept = self.values != 0
         if is_kept.all():
             return self
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries that are not in ``others``, a part of this selection."""
+        """Return a selection without the entries of ``others``, which must all be in this one."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
@@ -75,7 +74,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The properties of a registered tensor, which must be equal on all ranks.
+    """Name, shape and dtype of a tensor of the compressor. They must be equal on all ranks.
 
     Raises
     ------
@@ -106,7 +105,6 @@ class TensorSpec:
 
     @cached_property
     def numel(self) -> int:
-        """The number of entries."""
         return math.prod(map(int, self.shape))
 
     @cached_property
@@ -116,9 +114,9 @@ class TensorSpec:
 
 
 class Pace(NamedTuple):
-    """The learning rate of a tensor's step, and the rate with which it is compared.
+    """The learning rate of a tensor in one step, and the rate with which it is compared.
 
-    reference : mean rate of the run, or the first rate if the mean is not known
+    reference : mean learning rate of the run, or the first rate if the mean is not known
     is_mean : whether ``reference`` is the mean
     """
 
@@ -128,7 +126,7 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The rate divided by the reference, at most 1 unless the reference is the mean."""
+        """``rate / reference``; at most 1 if the reference is the first rate."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

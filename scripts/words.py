@@ -38,7 +38,7 @@ SHORTEST = 5
 def prose(text: str) -> str:
     """Return the text of a page without code blocks, comments, links' addresses and bold type."""
     text = re.sub(r"^([ \t]*)(```|~~~).*?^\1\2[^\n]*$", "", text, flags=re.M | re.S)
-    text = re.sub(r"<!--.*?-->|^:::.*$|^\.\. .*$|^    .*$|^[-| :=~]+$", "", text, flags=re.M | re.S)
+    text = re.sub(r"<!--.*?-->|^:::[^\n]*$|^\.\. [^\n]*$|^[-| :=~]+$", "", text, flags=re.M | re.S)
     return re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text).replace("**", "")
 
 

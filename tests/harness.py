@@ -100,15 +100,15 @@ def launch_elastic(
     hosts: Sequence[str],
     min_ranks: int,
     *arguments: str,
-    silence_s: int,
+    silence_s: float,
     limit_s: float = LIMIT_S,
 ) -> Outcome:
     """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back
     after its process died.
 
     hosts : names of this machine
-    silence_s : after which a rank is given up; a new worker must start in less, or Horovod aborts
-        those that wait for it
+    silence_s : after which a rank is given up on a machine with nothing else to do, and later on a
+        busy one; a new worker must start in less, or Horovod aborts those that wait for it
     """
     _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
@@ -118,7 +118,7 @@ def launch_elastic(
         launcher = [*_launcher(len(hosts), "gloo"), "--host-discovery-script", str(discover)]
         launcher += ["--min-np", str(min_ranks), "--max-np", str(len(hosts))]
         launcher += ["--blacklist-cooldown-range", "1", "2"]
-        launcher += ["--gloo-timeout-seconds", str(silence_s)]
+        launcher += ["--gloo-timeout-seconds", str(round(silence_s * _measured_slowness()))]
         return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
 

@@ -14,6 +14,7 @@ PAIRS = 64
 SMALL: Shape = (64, 64)
 """Of a compressed tensor whose entries cost next to nothing, so that all else can be measured."""
 BIAS: Shape = (256,)
+MADE: dict[str, list[Shape]] = {"large": [(4096, 2048), BIAS], "ddp": [(512, 512)] * 25}
 TITLES = {
     OVERHEAD: f"{PAIRS} compressed tensors of {math.prod(SMALL):,} entries and {PAIRS} dense ones "
     f"of {BIAS[0]}",
@@ -21,10 +22,14 @@ TITLES = {
     "resnet50": "ResNet-50",
     "lstm": "LSTM",
     "vgg16": "VGG-16",
+    "large": "a tensor of 8,388,608 entries",
+    "ddp": "a bucket of 25 MB in DistributedDataParallel",
+    "tensorflow": "ResNet-50 in TensorFlow",
 }
-VECTORS = {"dense": 2, "fp16": 3, "dgc": 6}
-"""As large as all gradients, that a rank holds: gradients, the floor's residual, the states."""
-USUAL_VECTORS = 4
+VECTORS = {"dense": 3, "fp16": 4, "dgc": 7}
+"""As large as all gradients, that a rank holds: parameters, gradients, the floor's residual, the
+states."""
+USUAL_VECTORS = 5
 BASE_BYTES = 600 << 20
 """Of a rank besides, with Horovod's buffers."""
 
@@ -36,10 +41,12 @@ def tensors_of(model: str) -> list[tuple[str, Shape]]:
             for number in range(PAIRS)
             for part, shape in (("weight", SMALL), ("bias", BIAS))
         ]
+    if model in MADE:
+        return [(f"{number}.weight", shape) for number, shape in enumerate(MADE[model])]
     return [(listed.name, tuple(listed.shape)) for listed in parameters(model)]
 
 
 def needed_bytes(model: str, method: str, ranks: int) -> int:
     numel = sum(padded(math.prod(shape)) for _, shape in tensors_of(model))
-    vectors = VECTORS.get(method.split(",")[0], USUAL_VECTORS)
+    vectors = VECTORS.get(method.split(",")[0], USUAL_VECTORS) + 4 * ("optimizer=" in method)
     return ranks * (4 * numel * vectors + BASE_BYTES)

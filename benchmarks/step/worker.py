@@ -40,6 +40,8 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 }
 """That can be handed over, by what stands behind ``optimizer=``."""
+Turn = Callable[[], dict[str, float]]
+"""A part of a round, which returns its part of the row."""
 HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
@@ -49,7 +51,7 @@ class Rank:
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
         named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
         self.is_ours = method not in HOROVODS
-        optimizer, compression = _compression(model, method, named, density)
+        optimizer, compression = _compression(method, named, density)
         self.meter = Meter(compression)
         with _hooks_on_one_rank():
             self.optimizer = hvd.DistributedOptimizer(
@@ -92,19 +94,15 @@ class Rank:
         for hook in hooks:
             hook.remove()
 
-    def round(self, number: int) -> dict[str, float]:
-        """Return what a step works, what its parts do, and what the floor does, in turn."""
-        turns = [self._plain, self.floor, *([self._traced] if self.is_ours else [])]
-        row: dict[str, float] = {}
-        for turn in random.Random(number).sample(turns, len(turns)):  # alike on all ranks
-            row |= turn()
-        return row
+    def turns(self) -> list[Turn]:
+        """Return what a step works, what its parts do, and what the floor does."""
+        return [self.plain, self.floor, *([self._traced] if self.is_ours else [])]
 
     def _draw(self) -> None:
         self._number += 1
         self.replay.draw(self._number)
 
-    def _plain(self) -> dict[str, float]:
+    def plain(self) -> dict[str, float]:
         self._draw()
         return self.step()
 
@@ -126,8 +124,8 @@ class Rank:
             self.optimizer.synchronize()
             wall, worked = time.perf_counter() - began, time.process_time() - worked
             faults = _page_faults() - faults
-        # As an optimizer does that applies them: gradients that are thrown away are taken back.
-        torch.autograd.graph.increment_version(self.replay.parameters)
+        with self.optimizer.skip_synchronize():
+            self.optimizer.step()  # the compressor takes results back that are not applied
         seconds = ("compress", "decompress", "sparse", "dense")
         return {
             "wall": wall,
@@ -151,7 +149,7 @@ class Rank:
 
 
 def _compression(
-    model: str, method: str, named: Sequence[Any], density: Spelled
+    method: str, named: Sequence[Any], density: Spelled
 ) -> tuple[torch.optim.Optimizer, Any]:
     """Return an optimizer and its compression; ``optimizer=`` hands it over."""
     parameters = [parameter for _, parameter in named]
@@ -159,7 +157,7 @@ def _compression(
         return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
     spelled = read_method(method)
     handed = spelled.options.pop("optimizer", None)
-    options: dict[str, Any] = {"density": density, "name": model}
+    options: dict[str, Any] = {"density": density}
     optimizer = OPTIMIZERS[str(handed)](parameters)
     if handed is not None:
         options["optimizer"] = optimizer
@@ -190,17 +188,27 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
     rank = Rank(model, options.method, options.density)
     rank.warm_up()
     rank.check_gradients()
-    before, rows, began = _sent(rank), [], time.perf_counter()
-    gc.collect()
-    gc.disable()  # it runs when it likes
-    for number in range(MOST):
-        rows.append(rank.round(number))
-        if seconds_since(began) > options.seconds and number + 1 >= FEWEST:
-            break
-    gc.enable()
+    before = _sent(rank)
+    rows = rounds(rank.turns(), options.seconds)
     counted = {name: value - before[name] for name, value in _sent(rank).items()}
     rank.close()
     return {"model": model, "gradient_bytes": rank.replay.nbytes, "rows": rows, "sent": counted}
+
+
+def rounds(turns: Sequence[Turn], seconds: float) -> list[dict[str, float]]:
+    """Return a row a round, in which all take turns, for so many seconds."""
+    rows, began = [], time.perf_counter()
+    gc.collect()
+    gc.disable()  # it runs when it likes
+    for number in range(MOST):
+        row: dict[str, float] = {}
+        for turn in random.Random(number).sample(turns, len(turns)):  # alike on all ranks
+            row |= turn()
+        rows.append(row)
+        if seconds_since(began) > seconds and number + 1 >= FEWEST:
+            break
+    gc.enable()
+    return rows
 
 
 def _sent(rank: Rank) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse``, and its sub-commands ``list`` and ``cite``."""
+"""The command ``hvd-sparse``, with its sub-commands ``list`` and ``cite``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def papers() -> dict[str, str]:
 
 
 def _keys_of(name: str) -> list[str]:
-    """Return the citation keys of a method, of every part of an id, or a citation key itself."""
+    """Return the citation keys for a name: those of a method, those of all parts with this id, or
+    the name itself if it is a citation key. Raises UnknownName if there are none."""
     if name in papers():
         return [name]
     parts = [registry.get(name) for registry in ALL if name in registry.ids()]
@@ -65,12 +66,15 @@ def _keys_of(name: str) -> list[str]:
     keys += [part.paper for part in parts if getattr(part, "paper", None)]
     if not keys:
         known = sorted({*METHODS, *papers(), *(id for registry in ALL for id in registry)})
-        raise UnknownName(f"nothing called {name!r} has a paper; names: {', '.join(known)}")
+        raise UnknownName(
+            f"no paper is known for {name!r}; the known names are: {', '.join(known)}"
+        )
     return keys
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands to a parser; each sets ``run``, a function of the parsed options."""
+    """Add the sub-commands to a parser. Each sets ``options.run``, the function that executes it
+    and returns the exit status."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -82,20 +86,28 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
     add("list", list_parts, "list every method and part with its options and paper")
     names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
-    names.add_argument("names", nargs="+", metavar="NAME", help="for instance ldte_bs")
-    words = "print versions, what is used, what is missing and what does not fit together"
+    names.add_argument(
+        "names",
+        nargs="+",
+        metavar="NAME",
+        help="a method, a part or a citation key, for example ldte_bs",
+    )
+    words = (
+        "print installed versions, the engine, missing packages, and which frontends can be used"
+    )
     add("doctor", doctor.run, words)
     words = "say whether compression will help, and at which density"
     advise.set_up(add("advise", advise.run, words))
-    words = "show runs beside each other: one HTML file, from the lines of telemetry="
+    words = "compare runs: write one HTML page from the files of telemetry='jsonl'"
     report.set_up(add("report", report.run, words))
-    words = "put HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE files on one clock"
+    words = "merge files of HVD_SPARSE_TIMELINE and HOROVOD_TIMELINE into one timeline"
     timeline.set_up(add("timeline", timeline.run, words))
     return commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command; print the message of an error of this package, and return 1."""
+    """Run a sub-command and return the exit status. If the command raises an error of this package,
+    its message is printed to stderr and the status is 1."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,7 +1,8 @@
-"""The command ``hvd-sparse advise``: predicts whether compressing a model will help on a network.
+"""The command ``hvd-sparse advise``: predicts whether compression makes training steps faster.
 
-The prediction is arithmetic (``Setting.step``). A collective starts after a cycle of Horovod's and
-the latencies of a ring's hops, and overlaps with the backward pass, which selecting delays.
+The prediction is arithmetic (``Setting.step``); nothing is measured. A collective starts after one
+cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward pass,
+which takes longer by the time of selecting and encoding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """Entries of all gradients, number of compressed tensors, seconds of a backward pass."""
+    """The number of entries of all gradients, the number of tensors that are compressed, and the
+    seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -37,7 +39,7 @@ MODELS = {
     "transformer": Model(9_884_944, 27, 0.0061),
 }
 TENSORS = 50
-"""Compressed tensors of a model of which only the number of parameters is known."""
+"""Assumed number of compressed tensors, if only a model's number of parameters is given."""
 DENSITIES = (0.001, 0.01)
 """Densities to predict if no option gives one."""
 BANDWIDTH_BIT_S = 1e9
@@ -46,18 +48,21 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds to select and encode, for each tensor, entry and sent entry, and to make the result
-dense, for each entry and received entry: ``ldte_bs`` with ``index_value`` by the compiled engine,
-one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
+"""Seconds to select and encode, for each tensor, each entry and each sent entry; and seconds to
+make the dense result, for each entry and each received entry. Measured with ``ldte_bs`` and
+``index_value``, the engine numba and one thread of an Intel Xeon with AVX-512
+(docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
-"""Additional seconds to cast and sum one entry as float16 instead of float32, by the library that
-sums (docs/results/trainings.md)."""
+"""Additional seconds to cast and sum one entry as float16 in place of float32, for each library
+that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which compression must be faster to be advised; dense gradients keep the accuracy."""
+"""Factor by which a sparse step must be faster than dense and fp16 to be advised, because dense
+gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Factor up to which steps count as equally fast; the advice is then the one that sends most."""
+"""Steps whose times differ by at most this factor count as equally fast. Of these, the step that
+sends the most is advised."""
 BANDWIDTHS = (1e6, 1e12)
 """Range of the search for the crossover, in bit/s."""
 
@@ -72,22 +77,25 @@ COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 def bandwidth(text: str) -> float:
-    """Return the bits a second of "1Gbit", "100mbit" or "25G"."""
-    return _measure(text, BITS, "is no bandwidth: write 100Mbit or 1Gbit, in bits")
+    return _measure(
+        text, BITS, "is no bandwidth: give bits per second, for example 100Mbit or 1Gbit"
+    )
 
 
 def duration(text: str) -> float:
-    """Return the seconds of "50us", "80ms" or "1.5s"."""
-    return _measure(text, SECONDS, "is no time: write 50us or 80ms")
+    return _measure(text, SECONDS, "is no time: give, for example, 50us or 80ms")
 
 
 def count(text: str) -> int:
-    """Return the number of "25M", "1.3B" or "25557032"."""
-    return max(1, round(_measure(text, COUNTS, "is no number of parameters: write 25M or 1.3B")))
+    return max(
+        1,
+        round(_measure(text, COUNTS, "is no number of parameters: give, for example, 25M or 1.3B")),
+    )
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number with its unit. A unit is required where its omission would be ambiguous."""
+    """Return a number times the factor of its unit in ``units``. The unit may be left out only if
+    "" is one of them."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -100,8 +108,8 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """The expected seconds of a step by one way ("dense", "fp16" or "sparse"), the seconds of
-    waiting for the network, and the bytes that a rank receives."""
+    """Prediction of a training step whose gradients are sent "dense", "fp16" or "sparse" (``way``).
+    ``waiting_s`` is the part of ``step_s`` in which a rank only waits for the network."""
 
     way: str
     density: float | None
@@ -112,9 +120,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Setting:
-    """A model on a number of ranks, and the network between them. With ``signs``, the default with
-    ``steps=``, sparse steps send signs and one mean magnitude in place of indices and values.
-    ``operations`` is the library with which Horovod sums: "gloo", "mpi" or "nccl"."""
+    """A model, the ranks that train it, and the network between them.
+
+    forward_s : seconds of a step without the backward pass
+    signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
+        ``steps=`` does; otherwise they send indices and float32 values
+    operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
+    """
 
     model: Model
     backward_s: float
@@ -152,7 +164,8 @@ class Setting:
         return found + [self.step("sparse", density) for density in densities]
 
     def crossover_bit_s(self, density: float) -> float:
-        """Return the bandwidth below which compression is faster; 0 if never, inf if always."""
+        """Return the bandwidth in bit/s below which compression is faster than dense and fp16; 0 if
+        it never is, inf if it always is."""
 
         def pays(logarithm: float) -> bool:
             here = replace(self, bandwidth_bit_s=math.exp(logarithm))
@@ -169,8 +182,13 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step: sparse if it is faster by ``MARGIN``, at the highest density
-    that is about as fast; otherwise dense, unless fp16 is faster by more than ``AS_GOOD``."""
+    """Return the recommended step. ``steps`` are one dense step, one fp16 step and any number of
+    sparse steps, in this order.
+
+    If the fastest sparse step is faster than the others by the factor ``MARGIN``, the sparse step
+    of the highest density that is about as fast is recommended. Otherwise dense is recommended, or
+    fp16 if it is faster by more than the factor ``AS_GOOD``.
+    """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)
@@ -181,22 +199,32 @@ def choose(steps: Sequence[Step]) -> Step:
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Arithmetic on what it is told: nothing is measured and nothing sent."
+    parser.description = (
+        "Predict the time of a step from the given numbers; nothing is measured or sent."
+    )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", choices=MODELS, help="one whose sizes are known")
-    which.add_argument("--parameters", type=count, metavar="N", help="of yours: 25M, 1.3B")
-    parser.add_argument("--world-size", type=int, required=True, metavar="N", help="ranks")
-    parser.add_argument("--bandwidth", type=bandwidth, help="of a rank's link (1Gbit)")
-    parser.add_argument("--latency", type=duration, help="between ranks (50us)")
-    parser.add_argument("--backward", type=duration, help="of the whole backward pass, as 80ms")
-    parser.add_argument("--forward", type=duration, help="of the rest of a step (half as long)")
-    stands = "that training stands (0.001 0.01, or what --steps asks for)"
+    which.add_argument("--model", choices=MODELS, help="a model whose tensor sizes are known")
+    which.add_argument(
+        "--parameters", type=count, metavar="N", help="size of your model, as 25M or 1.3B"
+    )
+    parser.add_argument(
+        "--world-size", type=int, required=True, metavar="N", help="number of ranks"
+    )
+    parser.add_argument(
+        "--bandwidth", type=bandwidth, help="bandwidth of a rank's link (default: 1Gbit)"
+    )
+    parser.add_argument("--latency", type=duration, help="latency between ranks (default: 50us)")
+    parser.add_argument("--backward", type=duration, help="time of the backward pass, as 80ms")
+    parser.add_argument(
+        "--forward", type=duration, help="time of the rest of a step (default: half)"
+    )
+    stands = "densities to compare (default: 0.001 0.01, or the density that --steps needs)"
     parser.add_argument("--density", type=float, nargs="+", help=stands)
-    wants = "of the training: says which density it wants"
+    wants = "number of training steps, from which the needed density is computed"
     parser.add_argument("--steps", type=count, metavar="N", help=wants)
-    sums = "the library with which Horovod sums (gloo)"
+    sums = "the library with which Horovod sums (default: gloo)"
     parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
-    parser.add_argument("--json", action="store_true", help="everything, as JSON")
+    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -237,14 +265,16 @@ def run(options: argparse.Namespace) -> int:
     headings = ("", "way", "density", "ms a step", "ms waiting", "MB received")
     print(table(headings, rows, ("", "way")))
     print(sentence)
-    print("\n".join(["assumed, as no option says otherwise:", *(f"  {each}" for each in assumed)]))
+    print("\n".join(["assumed, because no option sets it:", *(f"  {each}" for each in assumed)]))
     return 0
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    """Return the setting, and its assumptions, each with the option that replaces it."""
     if options.world_size < 2:
-        raise InvalidOption(f"world_size is {options.world_size}: one rank alone sends nothing")
+        raise InvalidOption(
+            f"--world-size is {options.world_size}: give 2 or more ranks, because one rank sends "
+            "nothing"
+        )
     for density in options.density or ():
         check_density(density, "--density")
     if options.model is None and options.backward is None:
@@ -258,7 +288,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     speed = options.bandwidth or BANDWIDTH_BIT_S
     latency_s = options.latency or LATENCY_S
     assumed = {
-        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as 32 samples do at 10 "
+        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as for 32 samples at 10 "
         "Tflop/s (--backward)",
         "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
         "(--forward)",
@@ -267,8 +297,8 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
-    told.append("one core of a server's processor computes the gradients and selects from them")
-    told.append(f"a collective starts after {1e3 * CALL_S:g} ms")
+    told.append("one core of a server's processor computes the gradients and selects the entries")
+    told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
     signs, ranks = options.steps is not None, options.world_size
     payload = "signs and their mean magnitude (steps=)" if signs else "indices and float32 values"
     told.append(f"sparse steps send {payload}")
@@ -277,10 +307,9 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    """Return the density that a training needs, and which of ``densities`` are too low for it."""
     text = (
-        f"A training of {steps:,} steps wants density {wanted:.2g}, which a compressor takes that "
-        "is told its steps (steps=)."
+        f"A training of {steps:,} steps needs density {wanted:.2g}, which a compressor uses if it "
+        f"gets steps={steps}."
     )
     low = [words for words in (too_few(each, steps) for each in densities) if words]
     return " ".join([text, *(f"{words[0].upper()}{words[1:]}." for words in low)])
@@ -292,8 +321,8 @@ def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float)
     if chosen is told:
         times = min(dense.step_s, fp16.step_s) / told.step_s
         text = (
-            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, {both}: "
-            f"{times:.1f} times as quick as the better of the two."
+            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, "
+            f"{both}: {times:.1f} times as fast as the better of the two."
         )
     else:
         text = (
@@ -305,4 +334,4 @@ def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float)
         return f"{text} No bandwidth of 1 Mbit/s or more changes that."
     if math.isinf(crossover):
         return f"{text} That holds for any bandwidth up to 1 Tbit/s."
-    return f"{text} It pays below about {crossover / 1e9:.2g} Gbit/s."
+    return f"{text} Compression pays below about {crossover / 1e9:.2g} Gbit/s."

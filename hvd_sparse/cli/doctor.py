@@ -1,4 +1,5 @@
-"""The command ``hvd-sparse doctor``: prints installed versions, parts in use, and mismatches."""
+"""The command ``hvd-sparse doctor``: prints the installed versions, the engine and checksums in
+use, missing packages, and whether each frontend can be used."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from hvd_sparse.wire.frame import crc32
 EXTRAS = {
     "horovod": (
         "horovod",
-        "no training on several processes; scripts/setup builds it for what is installed",
+        "no training on several processes; scripts/setup builds Horovod for the installed "
+        "frameworks",
     ),
     "torch": ("torch", "neither hvd_sparse.torch nor hvd_sparse.ddp"),
     "tensorflow": ("tensorflow", "no hvd_sparse.tensorflow"),
@@ -30,10 +32,16 @@ EXTRAS = {
         "gpu",
         "gradients on a GPU are selected by torch operations, up to three times slower",
     ),
-    "greenlet": ("fast", "a wait for a GPU a tensor, where one would do for a bucket's"),
-    "isal": ("fast", "checksums by zlib, which takes about ten times as long"),
-    "matplotlib": ("plot", "no hvd-sparse report, no pictures of the benches"),
-    "rich": ("plot", "no benches and no examples/demo.py; every other command prints plain tables"),
+    "greenlet": (
+        "fast",
+        "the CPU waits for the GPU once for each tensor instead of once for each bucket",
+    ),
+    "isal": ("fast", "zlib computes checksums, which takes about ten times as long"),
+    "matplotlib": ("plot", "no hvd-sparse report and no figures of the benchmarks"),
+    "rich": (
+        "plot",
+        "no benchmarks and no examples/demo.py; all other commands print plain tables",
+    ),
     "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
 """Optional packages: the extra that installs each, and what is missing without the package."""
@@ -43,12 +51,12 @@ TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return 0 if at least one frontend can be used, else 1."""
+    """Print the report. Return 0 if at least one frontend can be used, else 1."""
     print(f"hvd_sparse   {__version__}\npython       {platform.python_version()}")
     for package in PACKAGES:
         print(f"{package:<12} {_version_of(package) or '-'}")
     print(f"\nengine       {_engine()}\nchecksums    {crc32.__module__.partition('.')[0]}")
-    heading = "\nof other versions than the tested ones:\n"
+    heading = "\nuntested versions:\n"
     for package, tested in TESTED.items():
         version = _version_of(package)
         if version is not None and ".".join(version.split(".")[:2]) not in tested:
@@ -56,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
             heading = ""
     missing = {name: told for name, told in EXTRAS.items() if _version_of(name) is None}
     if missing:
-        print("\nmissing, and what goes without it:")
+        print("\nmissing packages, and the consequences:")
     for package, (extra, cost) in missing.items():
         print(f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'")
     usable = [_check_horovod("torch"), _check_horovod("tensorflow"), _check_ddp()]
@@ -65,11 +73,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _engine() -> str:
     if not is_fast_installed():
-        return "numpy, as numba is not installed"
+        return "numpy, because numba is not installed"
     try:
         importlib.import_module(FAST)
-    except Exception as error:  # whatever a broken installation raises is what the user must see
-        return f"{FAST} cannot be loaded: {error}; mend it, remove it, or say engine='numpy'"
+    except Exception as error:  # a broken installation may raise any error
+        return (
+            f"{FAST} cannot be loaded: {error}; repair or uninstall {FAST}, or give engine='numpy'"
+        )
     return f"{FAST}, compiled"
 
 
@@ -81,7 +91,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _loads(frontend: str, package: str) -> bool:
-    """Load a frontend, or print why it cannot be used."""
+    """Import a frontend and return True, or print why it cannot be used and return False."""
     if _version_of(package) is None:
         print(f"\nhvd_sparse.{frontend}: {package} is not installed")
         return False
@@ -105,8 +115,8 @@ def _check_horovod(framework: str) -> bool:
     )
     if not parts["Gloo"]:
         print(
-            "    without Gloo: mpirun and horovodrun --mpi start it; horovodrun --gloo and "
-            "elastic runs need another build"
+            "    without Gloo: start programs with mpirun or horovodrun --mpi; horovodrun --gloo "
+            "and elastic runs need Horovod built with Gloo"
         )
     if framework == "torch":
         _print_torch()
@@ -128,7 +138,8 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print the ways of gradients, and the memory from which messages are sent by default."""
+    """Print where gradients are processed (on the host or the accelerator), and from which memory
+    messages are sent by default."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
@@ -140,7 +151,7 @@ def _print_torch() -> None:
     else:
         print(
             f"{host}on {device}: {ways.DEVICE} (only selected entries are copied) with "
-            f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all else"
+            f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all other parts"
         )
         reason = horovod.why_not_on(torch.device(device))
     if reason is not None:

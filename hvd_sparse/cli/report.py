@@ -1,4 +1,5 @@
-"""The command ``hvd-sparse report``: compares runs, read from their JSON lines, on one page."""
+"""The command ``hvd-sparse report``: reads runs that telemetry="jsonl" wrote, and compares them in
+one HTML file."""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ SENT = "bytes_sent"
 """The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
-"""Places and values."""
+"""Steps (or seconds), and the values at these points."""
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 MOST_LAYERS = 40
-UNKNOWN = "no exchange here knows it"
+UNKNOWN = "no run recorded this value"
 FIELDS = (("density", "density_achieved"), ("residual norm", "residual_norm"))
 
 STYLE = """
@@ -47,11 +48,19 @@ figure svg { display: block; width: 100%; height: auto; }
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    files = "a file of JSON lines, NAME=FILE, or a folder of such files"
+    files = "a file of telemetry='jsonl', NAME=FILE, or a folder with such files"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=files)
     output = Path("report.html")
-    parser.add_argument("-o", "--output", type=Path, default=output, help="(%(default)s)")
-    parser.add_argument("--title", default="hvd_sparse report", help="(%(default)s)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=output,
+        help="HTML file to write (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--title", default="hvd_sparse report", help="title of the page (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,8 +86,12 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass
 class Run:
-    """One run: its "run" record (empty without a compressor), the records of steps and those of the
-    program's metrics, in order, each step once."""
+    """The records of one run.
+
+    about : the "run" record; empty if the run had no compressor
+    records : the "step" records, in order, one for each step
+    metrics : the "metrics" records, in order
+    """
 
     name: str
     about: Report = field(default_factory=dict)
@@ -96,7 +109,8 @@ class Run:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the curve of all bytes sent so far."""
+        """Return the curve of the bytes sent since the start. A record's bytes count for all steps
+        since the record before."""
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
@@ -112,7 +126,8 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """The average seconds of a step, from the first record to the last."""
+        """Mean seconds of a step, from the first record to the last; None if they are of one
+        step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
@@ -130,30 +145,34 @@ def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
-    """Return the runs of files, of ``NAME=FILE``, and of all ``.jsonl`` files of folders."""
+    """Return the runs that the arguments name: files, ``NAME=FILE``, or folders, of which all
+    ``.jsonl`` files are read. Raises InvalidOption if two runs have the same name."""
     found: dict[str, Path] = {}
     for each in given:
         name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
         files = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
         if not files:
-            raise InvalidOption(f"run {each!r} is a folder without .jsonl files: name another")
+            raise InvalidOption(
+                f"run {each!r} is a folder without .jsonl files: give another folder or a file"
+            )
         for file in files:
             label = name or file.stem
             if label in found:
                 raise InvalidOption(
-                    f"two runs are called {label!r}: name one of them, as in other={file}"
+                    f"two runs are called {label!r}: give one of them another name, for example "
+                    f"other={file}"
                 )
             found[label] = file
     return [read_run(name, path) for name, path in found.items()]
 
 
 def read_run(name: str, path: Path) -> Run:
-    """Return the run of one file, with each step's last record, as a restart may repeat steps;
-    InvalidOption if the file cannot be read or holds no records."""
+    """Return the run in a file. If a restart repeated steps, the later records replace the earlier
+    ones. Raises InvalidOption if the file cannot be read or has no records."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not a text file"
         raise InvalidOption(
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
@@ -162,13 +181,14 @@ def read_run(name: str, path: Path) -> Run:
         try:
             record = _record_of(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines) > 1:  # what a killed process left
+            if number == len(lines) > 1:  # a killed process left an incomplete last line
                 break
             raise InvalidOption(
-                f"line {number} of run {str(path)!r} is no record ({type(error).__name__}: "
-                f"{error}): give files as telemetry='jsonl' wrote them"
+                f"line {number} of run {str(path)!r} is not a record ({type(error).__name__}: "
+                f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
-        if record["event"] == "run":  # the first, or a restart: its clock begins anew
+        # A "run" record is the first of the file, or of a restart, whose "seconds" begin at 0.
+        if record["event"] == "run":
             run.about, last = record, record["step"]
             run.records = [each for each in run.records if each["step"] <= last]
             run.metrics = [each for each in run.metrics if each["step"] <= last]
@@ -179,7 +199,7 @@ def read_run(name: str, path: Path) -> Run:
     run.records = list({each["step"]: each for each in run.records}.values())
     if not run.all:
         raise InvalidOption(
-            f"run {str(path)!r} holds no records: train with telemetry='jsonl', for a step at least"
+            f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
         )
     return run
 
@@ -197,10 +217,10 @@ def _record_of(line: str) -> Report:
         for fields in (record["total"], *record["tensors"].values()):
             measured |= {name: value for name, value in fields.items() if value is not None}
     else:
-        raise ValueError(f"its event is {record['event']!r}")
+        raise ValueError(f"the event {record['event']!r} is unknown")
     for name, value in measured.items():
         if not isinstance(value, (int, float)) and (value is not None or name in NEEDED):
-            raise ValueError(f"{name!r} is {value!r}, and no number")
+            raise ValueError(f"{name!r} is {value!r}, not a number")
     return record
 
 
@@ -221,7 +241,6 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
-    """Yield the title, the number of rows (0 for none) and the function of every chart."""
     curves: dict[str, Callable[..., Curve]] = {
         name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
     }
@@ -236,14 +255,14 @@ def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes],
         total = partial(Run.total, name=name)
         yield f"{title} over step", 0, partial(_lines, runs, title, total, "step")
         yield f"{title} by layer", len(layers), partial(_dots, runs, layers, name)
-    yield "seconds of a step", len(recorded), partial(_bars, recorded)
+    yield "seconds per step", len(recorded), partial(_bars, recorded)
 
 
 def _picture(number: int, title: str, rows: int, draw: Callable[[Axes], None]) -> str:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # With the salt, identifiers inside of two pictures differ.
+    # The salt makes the ids in the SVGs differ, because all pictures are in one HTML file.
     settings = {"svg.fonttype": "none", "svg.hashsalt": f"{number}", "text.parse_math": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(4.9, max(2.9, 0.9 + 0.19 * rows)), layout="constrained")
@@ -299,7 +318,8 @@ def _bars(runs: Sequence[Run], axes: Axes) -> None:
 
 
 def _parts_of(run: Run) -> dict[str, float]:
-    """Return the median seconds of each part of a step, and of the rest, after the first record."""
+    """Return the median seconds of each part of a step, and of the rest of the step. The first
+    record is left out if there are others."""
     records = run.records[1:] or run.records
     parts = {
         part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)
@@ -320,7 +340,6 @@ def _layers(runs: Sequence[Run]) -> list[str]:
 
 
 def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
-    """Return the page as HTML, which loads nothing from a network."""
     headings, *rows = [[html.escape(cell) for cell in row] for row in table_of(runs)]
     head = "".join(f"<th>{cell}</th>" for cell in headings)
     body = "".join("<tr>" + "".join(f"<td>{c}</td>" for c in row) + "</tr>" for row in rows)
@@ -337,7 +356,7 @@ def page_of(title: str, runs: Sequence[Run], pictures: Sequence[str]) -> str:
 def table_of(runs: Sequence[Run]) -> list[list[str]]:
     names = _metrics_of(runs)
     rows = [["run", "method", "ranks", "steps", *(name.replace("_", " ") for name in names)]]
-    rows[0] += ["density", "bytes a step", "times smaller", "a step"]
+    rows[0] += ["density", "bytes per step", "times smaller", "time per step"]
     totals = [run.bytes_sent("step") for run in runs]
     sent = [values[-1] / steps[-1] if steps and steps[-1] else 0.0 for steps, values in totals]
     for run, nbytes in zip(runs, sent):

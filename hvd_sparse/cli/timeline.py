@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse timeline``: merges Horovod's and this package's timelines."""
+"""The command ``hvd-sparse timeline``: merges timelines of Horovod and of this package."""
 
 from __future__ import annotations
 
@@ -15,10 +15,15 @@ from hvd_sparse.types import Report
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    files = "of any ranks, ours and Horovod's, in any order"
+    files = "timelines of any ranks, of hvd_sparse and of Horovod, in any order"
     parser.add_argument("files", nargs="+", metavar="FILE", help=files)
     parser.add_argument(
-        "-o", "--output", type=Path, required=True, metavar="FILE", help="of all events"
+        "-o",
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the merged timeline to write",
     )
 
 
@@ -29,7 +34,8 @@ def run(options: argparse.Namespace) -> int:
         options.output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InvalidOption(
-            f"output {str(options.output)!r} cannot be written: {error.strerror}"
+            f"output {str(options.output)!r} cannot be written: {error.strerror}; name another "
+            "file with --output"
         ) from None
     print(
         f"{len(events)} events of {len(set(options.files))} files; open {options.output} in "
@@ -39,7 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline, without the last one if it is incomplete."""
+    """Return the events of a timeline file; an incomplete last event is dropped. Raises
+    InvalidOption if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -59,33 +66,33 @@ def read_trace(path: str | os.PathLike[str]) -> list[Report]:
         fault = _fault_of(event)
         if fault is not None:
             raise InvalidOption(
-                f"event {len(events)} of timeline {name!r} is none: {fault}; give files as "
-                f"{WRITER} and Horovod have written them"
+                f"event {len(events)} of timeline {name!r} is malformed: {fault}; give files that "
+                f"{WRITER} or Horovod wrote"
             )
     if not events:
         raise InvalidOption(
-            f"{name!r} is no timeline: give files that {WRITER} and Horovod have written"
+            f"{name!r} is not a timeline: give files that {WRITER} or Horovod wrote"
         )
     return events
 
 
 def _fault_of(event: Report) -> str | None:
-    """Return a description of the first invalid field of an event, or None."""
     args = event.get("args", {})
     if not isinstance(args, dict):
-        return f"its args are {args!r}, and no mapping"
+        return f"its args are {args!r}, not a mapping"
     if not isinstance(args.get(START, 0), int):
-        return f"its {START} is {args[START]!r}, and no whole number"
+        return f"its {START} is {args[START]!r}, not a whole number"
     if not isinstance(event.get("ts", 0), Real):
-        return f"its ts is {event['ts']!r}, and no number"
+        return f"its ts is {event['ts']!r}, not a number"
     if not isinstance(event.get("pid", 0), (int, str)):
-        return f"its pid is {event['pid']!r}, and no number"
+        return f"its pid is {event['pid']!r}, not a number"
     return None
 
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
-    """Return one list of events, this package's first; times count from the earliest start.
-    Processes get new numbers. The clocks of hosts are not corrected."""
+    """Return the events of all timelines in one list, this package's first. Times count from the
+    earliest start of a timeline; differences between the clocks of hosts are not corrected. Each
+    process of each timeline gets a new number, so that no two share one."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}
@@ -112,9 +119,8 @@ def _start_of(name: str, events: Sequence[Report]) -> int:
         if START in event.get("args", {}):
             return int(event["args"][START])
     raise InvalidOption(
-        f"timeline {name!r} does not tell when it started, so it cannot be put on one clock with "
-        "others: give files of "
-        "HVD_SPARSE_TIMELINE, and of HOROVOD_TIMELINE as Horovod 0.28 writes it"
+        f"timeline {name!r} has no start time, so it cannot be merged with others: give files of "
+        "HVD_SPARSE_TIMELINE, or of HOROVOD_TIMELINE from Horovod 0.28"
     )
 
 

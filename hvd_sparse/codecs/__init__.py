@@ -1,4 +1,5 @@
-"""Codecs, which encode a selection of entries as bytes. Every file has one codec."""
+"""Codecs, which encode the selected entries of a tensor as bytes. Each codec has a file of its
+own."""
 
 from hvd_sparse.registry import import_siblings
 

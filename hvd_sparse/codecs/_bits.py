@@ -1,4 +1,4 @@
-"""Functions by which codecs write and read small integers, bitmaps and gaps between indices."""
+"""Functions by which codecs write and read bitmaps, small integers and the gaps between indices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hvd_sparse.wire.frame import need
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Unpack numbers of 1, 2 or 4 bits into uint8 [count]. Raises CorruptPayload if the padding is
-    not zero."""
+    """Return the numbers, of ``width`` = 1, 2 or 4 bits, as uint8 [count]. Raises CorruptPayload if
+    the padding of the last byte is not zero."""
     numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
@@ -20,14 +20,11 @@ def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = refere
 
 
 def encode_bits(is_set: np.ndarray) -> np.ndarray:
-    """Pack booleans into bytes, the first in a byte's lowest bit, and pad the last with zeros."""
     return np.packbits(is_set, bitorder="little")
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    """Unpack bits into bool [count]. Raises CorruptPayload if there are too many or too few bytes,
-    or the padding is not zero."""
-    need(packed.size == -(-count // 8), f"{count} bits cannot fill {packed.size} bytes")
+    need(packed.size == -(-count // 8), f"{packed.size} bytes cannot hold exactly {count} bits")
     return unpack(packed, 1, count).view(np.bool_)
 
 
@@ -36,22 +33,21 @@ def presence_bytes(numel: int) -> int:
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return the bitmap of the indices, uint8 [ceil(numel / 8)]; entry 0 is in the lowest bit."""
+    """Return a bitmap of the tensor, uint8 [ceil(numel / 8)], in which the bits of the given
+    indices are set. Entry 0 has the lowest bit of the first byte."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return encode_bits(is_sent)
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
-    """Return the indices of the set bits, uint32. Raises CorruptPayload unless there are
-    ``count``."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
     return indices.astype(np.uint32)
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected number of bytes of ``encode_gaps`` for random indices."""
+    """Return the number of bytes that ``encode_gaps`` is expected to write for random indices."""
     if count == 0:
         return 0.0
     shift, parts = modulus_of(count, numel)
@@ -64,23 +60,23 @@ def gaps_bytes(count: int, numel: int) -> float:
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -> np.ndarray:
-    """Return the Golomb code of ascending indices (``kernels.packing``), uint8."""
     return kernels.pack_gaps(indices, numel) if indices.size else np.empty(0, np.uint8)
 
 
 def decode_gaps(
     body: np.ndarray, count: int, numel: int, kernels: Packers = reference
 ) -> np.ndarray:
-    """Decode ascending indices, uint32 [count]. Raises CorruptPayload if they do not fill the body
-    exactly or are not below ``numel``."""
+    """Return the indices, uint32 [count], ascending, that ``encode_gaps`` encoded. Raises
+    CorruptPayload if the code does not fill ``body`` exactly, or an index is not below
+    ``numel``."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)
-    # Every entry takes at least one bit. Check this first, so that the body's length bounds the
-    # memory.
+    # Check first that there is at least one bit per entry, so that a forged count cannot cause a
+    # large allocation.
     indices = kernels.unpack_gaps(body, count, numel) if count <= 8 * body.size else None
     if indices is None:
         raise CorruptPayload(
-            f"{body.size} bytes are no code of {count} ascending indices below {numel}"
+            f"{body.size} bytes do not encode {count} ascending indices below {numel}"
         )
     return indices

@@ -1,4 +1,4 @@
-"""Base class of codecs that send signs and one magnitude."""
+"""The base class of codecs that send signs and one magnitude."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write
 MIXED, PLUS, MINUS = 0, 1, 2
 
 Signs = tuple[np.ndarray, np.ndarray]
-"""Indices, uint32 ascending, and whether their entries are negative, bool [count]."""
+"""The indices, uint32, ascending; and whether their entries are negative, bool [count]."""
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
-"""Bit pattern of infinity, by the itemsize of the float."""
+"""The bit pattern of infinity, for floats of 4 and of 8 bytes."""
 
 
 @dataclass(frozen=True)
 class SignCodec(Codec):
     """Base class of codecs that send every value as plus or minus one magnitude.
 
-    The body starts with the magnitude. Exact zeros have no sign and are not sent. If all values of
-    a selection have one magnitude, as with selectors ``adacomp``, ``stc``, ``ef_sign``,
-    ``terngrad`` and ``fixed_threshold(signs_only=True)``, these codecs are exact.
+    The body of a frame starts with the magnitude. Exact zeros are not sent, because they have no
+    sign. The codecs are exact if all values of a selection have the same magnitude, as with the
+    selectors ``adacomp``, ``stc``, ``ef_sign``, ``terngrad`` and
+    ``fixed_threshold(signs_only=True)``.
     """
 
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude to send for all values: by default the mean, which is exact if all
-        magnitudes are equal."""
-        # Add one by one, as compiled rows do, so that the bits are equal.
+        """Return the magnitude that is sent for all values: the mean, unless a subclass chooses
+        another."""
+        # Add one by one, so that the result has the same bits as that of ``kernels.rows``.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
-        return min(max(mean, smallest), largest)  # the float64 sum may round or overflow
+        return min(max(mean, smallest), largest)  # the sum may round or overflow
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         assert self.number is not None
@@ -58,7 +59,7 @@ class SignCodec(Codec):
         # Compare as an integer, because float comparisons may flush subnormal numbers to 0.
         bits = int.from_bytes(frame.body[:width].tobytes(), "little")
         is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
-        need(is_ours, f"a payload of {frame.count} signs has the magnitude {scale}")
+        need(is_ours, f"no encoder writes the magnitude {scale} for {frame.count} signs")
         frame.body = frame.body[width:]
         indices, is_negative = self.decode_signs(frame, kernels)
         return selection_from(frame, indices, _signed(is_negative, scale))
@@ -67,12 +68,13 @@ class SignCodec(Codec):
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return arrays that, one after another, encode indices and signs of non-zero entries."""
+        """Return arrays whose bytes, one array after another, encode the indices and signs of
+        non-zero entries."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
-        """Decode indices and signs from the rest of a frame's body. Raises CorruptPayload unless
-        they fill it exactly."""
+        """Decode indices and signs from ``frame.body``, from which the magnitude has been removed.
+        Raises CorruptPayload unless they fill the body exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
@@ -80,7 +82,8 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return plus or minus ``scale`` by setting sign bits; ten times as fast as ``np.where``."""
+    """Return plus or minus ``scale`` for each entry. Setting the sign bits is ten times as fast as
+    ``np.where``."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

@@ -1,32 +1,34 @@
 """Formats of values, and the base class of codecs that send encoded indices, then values.
 
-    float32    the values themselves, float64 for float64 gradients: exact
-    float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; below 2^-25 zero
-    bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; below 2^-126 zero
+    float32    the values unchanged (float64 for float64 gradients): exact
+    float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; 0 below 2^-25
+    bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; 0 below 2^-126
     int8       multiples, -127 to 127, of a step, which is the largest magnitude / 127 and is sent
                before the multiples
     int4       as int8, with multiples from -7 to 7 of the largest magnitude / 7; two codes a byte
-    int2       a sign, and one of two magnitudes (levels), which are sent before the codes; four
-               codes a byte; exact zeros are not sent
+    int2       a sign, and a choice of two magnitudes (levels), which are sent before the codes;
+               four codes a byte; exact zeros are not sent
 
 Memories subtract the decoded values, so the residual keeps the rounding errors.
 
-The step is a float32, rounded down to at most 16 significant bits, so that all multiples are exact.
-It is 0 if the largest magnitude is below 2^-100. In formats of whole bytes no value has the code
-with all bits set, a NaN, or -128 in int8; ``dense`` gives this ``missing_code`` to entries that are
-not sent.
+The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
+all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
 
-The levels, with the mean magnitude m:
+``missing_code`` is a code that no value has: all bits set, which is a NaN, or -128 in int8. Codec
+``dense`` writes it for entries that are not sent. It exists in formats of whole bytes.
+
+The two levels of int2 follow from the mean magnitude m:
 
     low    the mean of the magnitudes up to m
     high   the mean of the magnitudes above m; 0 if there are none
 
-Magnitudes are rounded down to multiples of a grid, 2^-26 of a power of two above the largest
-magnitude, and at least 2^-125.  Every magnitude counts as at least one multiple, and the means are
-truncated to 16 significant bits.  The levels therefore do not depend on the order of addition, and
-decoded values encode back to the same bytes.  The norm of the rounding error is at most that of the
-values, because each group is sent as its mean (except for magnitudes below the grid).  Departs:
-SparseLoCo also has 2 bits a value, but does not publish how it chooses the levels.
+The means are computed from magnitudes that are rounded down to multiples of a grid. The grid is
+2^-26 of a power of two above the largest magnitude, but at least 2^-125.  Every magnitude counts as
+at least one multiple, and the means are truncated to 16 significant bits.  The levels therefore do
+not depend on the order of addition, and decoded values encode to the same bytes again.  The norm of
+the rounding error is at most that of the values, because each group of magnitudes is sent as its
+mean (except for magnitudes below the grid).  SparseLoCo also sends 2 bits a value, but has not
+published how it chooses the levels; this choice is ours.
 """
 
 from __future__ import annotations
@@ -57,20 +59,19 @@ from hvd_sparse.wire.frame import (
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4
 WHOLE_BYTES = ("float32", "float16", "bfloat16", "int8")
-"""Formats whose codes are whole bytes; every codec accepts them."""
+"""Formats whose codes are whole bytes. Every codec with an option ``values`` accepts them."""
 
 ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
 LEVEL_BITS = 16
 LEAST_EXPONENT = -99
-"""Least binary exponent of the largest magnitude. With this exponent the grid is 2^-125, and no
+"""Least binary exponent that is assumed for the largest magnitude. The grid is then 2^-125, and no
 level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
 NOTHING = np.empty(0, np.uint8)
 
 
 def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
-    """Raise InvalidOption unless ``values`` is one of the formats."""
     try:
         check_choice(values, f"values of {owner}", formats)
     except InvalidOption as error:
@@ -92,8 +93,8 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes of values. In formats of whole bytes the codes are unsigned
-    integers [count]; in the others they are packed in uint8."""
+    """Return two arrays: the prefix (step or levels, if the format has them) and the codes. Codes
+    of whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
@@ -112,8 +113,9 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step for a largest magnitude. The largest magnitude after decoding gives the same
-    step, so that decoded values encode to the same bytes."""
+    """Return the step of int8 or int4 for values whose largest magnitude is ``largest``. The
+    largest decoded magnitude gives the same step, so decoded values encode to the same bytes
+    again."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.
@@ -166,8 +168,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes of ``count`` values that begin at byte ``offset`` of a
-    frame's body; the caller has checked the body's length."""
+    """Return the prefix and the codes of ``count`` values, which begin at byte ``offset`` of a
+    frame's body. The caller has checked the body's length."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -189,7 +191,8 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes of int2, uint8 [count], of non-zero values."""
+    """Return the levels, float32 [2], and the codes of int2, uint8 [count]. The values are not
+    zero."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))
@@ -199,7 +202,7 @@ def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndar
     upper, above = kernels.sum_on_grid(values, scale, mean)
     low, high = _cut((total - above) // (count - upper)), _cut(above // max(upper, 1))
     if not upper or low >= high:
-        mean, low, high = 1 << GRID_BITS, _cut(mean), 0  # all up to the mean
+        mean, low, high = 1 << GRID_BITS, _cut(mean), 0  # one level for all
     levels = [math.ldexp(level, exponent - GRID_BITS) for level in (low, high)]
     return np.array(levels, "<f4"), kernels.level_codes(values, scale, mean)
 
@@ -230,15 +233,15 @@ def from_levels(
         is_ours = is_ours and int(levels[1:].view("<u4")[0]) == 0
     need(
         is_ours,
-        f"levels {low} and {high}, with {upper} of {codes.size} values at the higher one, are none "
-        "that an encoder writes",
+        f"no encoder writes levels {low} and {high} with {upper} of {codes.size} values at the "
+        "higher one",
     )
     return kernels.level_values(codes, low, high, dtype)
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether a level is a multiple of the grid that belongs to ``largest``, the larger of
-    the two levels, and has at most 16 significant bits."""
+    """Return whether ``to_levels`` can have produced a level: it is a multiple of the grid for
+    ``largest``, the larger of the two levels, and has at most 16 significant bits."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))
@@ -247,7 +250,7 @@ def _is_level(level: np.float32, largest: float) -> bool:
 
 @dataclass(frozen=True)
 class ValuedCodec(Codec):
-    """Base class of codecs that keep all indices and have an option for the values.
+    """Base class of codecs that send the index of every entry, and have an option for the values.
 
     Parameters
     ----------
@@ -298,8 +301,8 @@ class ValuedCodec(Codec):
         raise NotImplementedError
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
-        """Decode the indices, uint32 [count], ascending, from the part of the body before the
-        values. Raises CorruptPayload unless the indices fill this part exactly."""
+        """Return the indices, uint32 [count], ascending. ``frame.body`` has only the part before
+        the values. Raises CorruptPayload unless the indices fill this part exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:

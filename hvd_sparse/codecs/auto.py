@@ -20,31 +20,32 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import read_frame
 
 CANDIDATES: tuple[type[ValuedCodec], ...] = (Dense, Bitmap, Block16, Golomb)
-"""Codecs from which ``Auto`` chooses, fastest first. All of them keep all indices."""
+"""Codecs from which ``Auto`` chooses, the fastest first."""
 
 NEAR = 1.01
-"""``Auto`` chooses the first candidate of at most this factor times the fewest bytes."""
+"""``Auto`` chooses the fastest codec whose bytes are at most this factor times the fewest bytes."""
 
 
 @CODECS.register("auto")
 @dataclass(frozen=True)
 class Auto(Codec):
-    """Use the codec with the fewest expected bytes, within 1 %, of those that keep all indices.
+    """Use the codec that is expected to send the fewest bytes at the method's density.
 
-    This is ``golomb`` below a density of about one third, ``bitmap`` above it, and ``dense`` near
-    1.
+    For most tensors, this is ``golomb`` below a density of about one third, ``bitmap`` above it,
+    and ``dense`` near 1. If several codecs are within 1 % of the fewest bytes, the fastest of them
+    is used.
 
     Parameters
     ----------
     values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
         float64 gradients)
-    density : fraction of the entries that is sent, in (0, 1]. None uses the schedule's density, or
-        ``golomb`` if the method has no density
+    density : density for which the codec is chosen, in (0, 1]. None uses the density of the
+        schedule, or ``golomb`` if the method has no density
 
     Notes
     -----
-    The choice depends only on density, numel and dtype, so that all ranks choose the same codec.
-    Frames of another codec are refused. Cost: that of the chosen codec.
+    The choice depends only on the density and on the tensor's size and dtype, so that all ranks
+    choose the same codec. Decoding refuses frames of another codec. Cost: that of the chosen codec.
     """
 
     values: str = "bfloat16"
@@ -68,7 +69,8 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor. ``value_bytes`` is its accumulator's itemsize."""
+        """Return the codec for a tensor. ``value_bytes`` is the itemsize of its accumulated
+        vector."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
@@ -77,7 +79,7 @@ class Auto(Codec):
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
-        # Repeat the choice instead of trusting the frame's codec number.
+        # Choose again, because the codec number in the frame may be wrong.
         frame = read_frame(buffer, has_checksum=False)
         return self.chosen(frame.numel, frame.value_type.itemsize).decode(buffer, kernels)
 

@@ -15,12 +15,12 @@ from hvd_sparse.wire.frame import Frame, need_size
 @CODECS.register("bitmap")
 @dataclass(frozen=True)
 class Bitmap(ValuedCodec):
-    """Send one bit per entry of the tensor, and the selected values; for high densities.
+    """Send a bitmap of the tensor, which marks the sent entries, and their values.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
 
-    The bitmap costs 1 / density bits per selected entry. Cost of encoding and of decoding: one pass
-    over an array of one byte per entry of the tensor.
+    This codec is for high densities, because the bitmap costs 1 / density bits per sent entry. Cost
+    of encoding and of decoding: one pass over an array with one byte per entry of the tensor.
 
     Paper: xu2021deepreduce.
     """

@@ -17,16 +17,15 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send 16-bit positions inside blocks of 65,536 entries, and the number of entries in every
-    block.
+    """Send, for blocks of 65,536 entries, the number of sent entries and their 16-bit positions.
 
-        body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if some block is full;
-              uint16 positions [count]; values
+        body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if all entries of some
+              block are sent; uint16 positions [count]; values
 
     With 16-bit values an entry costs 4 bytes. The counts add 2 bytes per block: a third of a byte
-    per entry at density 1e-4, and little at higher densities. Cost of encoding and of decoding: one
-    copy of the positions, one conversion of the values, and a CRC-32 of half as many bytes as with
-    ``index_value``.
+    per sent entry at density 1e-4, and less at higher densities. Cost of encoding and of decoding:
+    one copy of the positions, one conversion of the values, and a CRC-32 of half as many bytes as
+    with ``index_value``.
     """
 
     values: str = "bfloat16"
@@ -61,9 +60,13 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return the ascending indices, uint32, of entries that are given by a count for every block of
-    2^bits entries and by their positions in the blocks. Raises CorruptPayload unless the indices
-    ascend and are below ``numel``."""
+    """Return ascending indices, uint32, from the counts of blocks and the positions in the blocks.
+
+    Raises CorruptPayload unless the indices ascend and are below ``numel``.
+
+    counts : number of indices in every block of 2^bits entries
+    positions : indices relative to the starts of their blocks
+    """
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")
@@ -79,7 +82,7 @@ def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.nda
     width = 4 if blocks and counts_bytes == 4 * blocks else 2
     need(
         counts_bytes == width * blocks,
-        f"{count} indices below {numel} cannot fill {body.size} bytes",
+        f"{body.size} bytes cannot hold exactly {count} indices below {numel}",
     )
     counts = body[:counts_bytes].view(f"<u{width}")
     need(

@@ -18,20 +18,19 @@ CHUNK_BITS = 12
 @CODECS.register("chunk12")
 @dataclass(frozen=True)
 class Chunk12(ValuedCodec):
-    """Send 12-bit positions inside chunks of 4,096 entries, and the number of entries in every
-    chunk.
+    """Send, for chunks of 4,096 entries, the number of sent entries and their 12-bit positions.
 
-        body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every index
-              [count]; the next 4 bits of every index, two entries a byte, the first in the lower
-              bits; values
+        body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every position
+              [count]; the high 4 bits of every position, two positions a byte, the first in the
+              lower bits; values
 
     With 2-bit values an entry costs 14 bits, as in SparseLoCo. Cost of encoding and of decoding:
     two copies of the positions, one of them packed, and the conversion of the values.
 
     Paper: sarfi2025sparseloco.  Departs: the paper sends exactly 64 entries of every chunk. Here a
-    chunk may have any number of entries, and its count costs 2 bytes: 0.03 bytes per entry at
-    density 1/64, and half a byte at density 0.001, where ``golomb`` with the same values needs
-    fewer bytes.
+    chunk may have any number of entries, which is sent in 2 bytes per chunk. This adds 0.03 bytes
+    per entry at density 1/64, and half a byte at density 0.001, where ``golomb`` with the same
+    values needs fewer bytes.
     """
 
     values: str = "int2"

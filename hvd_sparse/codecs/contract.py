@@ -17,25 +17,26 @@ Self = TypeVar("Self", bound="Codec")
 
 @dataclass(frozen=True)
 class Codec:
-    """Base class of codecs.
+    """Base class of codecs: frozen dataclasses, registered in ``CODECS``.
 
-    Codecs are frozen dataclasses, registered in ``CODECS``. Values must be finite; decoders refuse
-    NaN and Inf.
+    A codec encodes finite values only; decoders refuse NaN and Inf.
 
     Attributes
     ----------
     paper : citation key, or None
-    number : identifies the codec in frames, and never changes; None for a codec that writes frames
-        of other codecs. 12 is reserved for a removed codec
-    is_exact : ``decode(encode(s)) == s`` bit for bit; if not, memories keep the rounding errors
-    sends_zeros : entries that are exactly zero are sent
-    row_body : number of the codec's body in ``kernels.rows``; 0 if compiled rows do not support it
-    is_exact_for_signs : decoding is exact if all values have one magnitude
-    has_fixed_size : the number of bytes depends only on count, numel and the itemsize of the
-        values, so that ``body_bytes`` is exact
-    numel_limit : tensors must have fewer entries than this
-    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
-        codec encodes what was selected on the device
+    number : number that identifies the codec in frames, and never changes; None for a codec that
+        writes frames of other codecs. 12 is reserved for a removed codec
+    is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
+        errors
+    sends_zeros : selected entries that are exactly zero are sent
+    row_body : number of the body's format in ``kernels.rows``, by which one call encodes many
+        tensors; 0 if ``kernels.rows`` does not support the codec
+    is_exact_for_signs : decoding is exact if all values have the same magnitude
+    has_fixed_size : the number of bytes depends only on ``count``, ``numel`` and ``value_bytes``,
+        so that ``body_bytes`` is exact
+    numel_limit : tensors must have fewer entries than this number
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the codec; empty if the copy is not needed
     """
 
     id: ClassVar[str]
@@ -61,7 +62,7 @@ class Codec:
         Parameters
         ----------
         selection : the entries to send, with finite values
-        kernels : the engine's packers, which all produce the same bytes
+        kernels : packers of an engine; all engines produce the same bytes
 
         Examples
         --------
@@ -79,10 +80,10 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
-        """Decode a buffer that consists of one frame, uint8 [bytes].
+        """Decode a buffer that consists of exactly one frame, uint8 [bytes].
 
-        Decoding is strict: an accepted frame encodes back to the same bytes. The memory allocated
-        is bounded by the buffer's length.
+        Decoding is strict: a frame that is accepted encodes to the same bytes again. The buffer's
+        length bounds the memory that is allocated.
 
         Raises
         ------
@@ -91,21 +92,22 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the number of bytes of a frame's body; unless ``has_fixed_size``, the expected
-        number for random indices.
+        """Return the number of bytes of a frame's body. Without ``has_fixed_size``, this is the
+        expected number for random indices.
 
         count : number of entries sent
         numel : number of entries of the tensor
-        value_bytes : itemsize of the accumulator's dtype
+        value_bytes : 4 for float32 values, 8 for float64 values
         """
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the approximate bytes per sent entry at a density. All ranks get the same
-        number."""
+        """Return the approximate number of bytes per sent entry at a density; the same on all
+        ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec for another density, or itself if it does not depend on the density."""
+        """Return this codec for another density. A codec that does not depend on it returns
+        itself."""
         return self

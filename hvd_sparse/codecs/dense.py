@@ -23,13 +23,14 @@ from hvd_sparse.wire.frame import need, need_size, open_frame, selection_from, w
 @CODECS.register("dense")
 @dataclass(frozen=True)
 class Dense(ValuedCodec):
-    """Send a code for every entry of the tensor and no indices; the cheapest codec at density 1.
+    """Send a code for every entry of the tensor, and no indices.
 
-        body: values [numel]; entries outside the selection have the code with all bits set
-              (0x80 for int8)
+        body: values [numel]; entries that are not sent have the code with all bits set
+              (0x80 in int8)
 
-    The code with all bits set is a NaN, and values are finite, so selected zeros are distinguished
-    from entries outside the selection. Cost of encoding and of decoding: one pass over the tensor.
+    This is the codec with the fewest bytes at density 1. An entry that is not sent differs from a
+    sent zero, because its code is a NaN (-128 in int8), which no sent value has. Cost of encoding
+    and of decoding: one pass over the tensor.
     """
 
     number = 6

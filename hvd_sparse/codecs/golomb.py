@@ -19,11 +19,13 @@ class Golomb(ValuedCodec):
 
         body: the gaps (``kernels.packing``: planes of low bits, then unary quotients); values
 
-    At density 0.001 the entropy of random indices is 11.41 bits each. The code's modulus, 2^b or 3
-    * 2^b, is computed from count and numel and not sent. Random indices cost at most 1.1 % more
-    than their entropy at densities below 0.1; with powers of two only, they would cost up to 2.1 %
-    more. Cost of encoding and of decoding: one dependent addition per entry, because the codes have
-    variable length, and about ten vector operations.
+    The entropy of random indices at density 0.001 is 11.41 bits each. The code's modulus, 2^b or 3
+    * 2^b, is not sent, because it follows from count and numel. At densities below 0.1, random
+    indices cost at most 1.1 % more than their entropy; with powers of two as the only moduli, they
+    would cost up to 2.1 % more.
+
+    Cost of encoding and of decoding: about ten vector operations, and one addition per entry that
+    must wait for the previous one, because the codes have variable lengths.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

@@ -22,12 +22,12 @@ _IS_LITTLE = sys.byteorder == "little"
 @CODECS.register("index_value")
 @dataclass(frozen=True)
 class IndexValue(Codec):
-    """Send 32-bit indices, then the values: 8 bytes an entry, 12 for float64.
+    """Send 32-bit indices, then the values: 8 bytes an entry, 12 for float64 gradients.
 
         body: uint32 indices [count], float32 or float64 values [count], little-endian
 
-    Exact: ``decode(encode(selection))`` equals the selection bit for bit. Cost of encoding and of
-    decoding: one copy and one CRC-32 of the entries.
+    The codec is exact: ``decode(encode(selection))`` equals the selection bit for bit. Cost of
+    encoding and of decoding: one copy and one CRC-32 of the entries.
 
     Paper: aji2017sparse.
     """
@@ -50,8 +50,8 @@ class IndexValue(Codec):
         indices = body[:end].view(INDEX)
         need_ascending(indices, frame.numel)
         values = body[end:].view(frame.value_type)
-        # A finite sum of squares shows that all values are finite; if it overflows, check each
-        # value.
+        # If the sum of squares is finite, all values are. If not, it may have overflowed: check
+        # each value.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
             raise CorruptPayload("a payload has NaN or Inf among its values")
         return selection_from(frame, indices, values)

@@ -26,9 +26,9 @@ class OneBit(SignCodec):
         body: float32 or float64 magnitude; unless all entries are sent, a bitmap of the sent
               entries; for every sent entry a bit, 1 if negative
 
-    Exact zeros have no sign and are not sent. If the tensor has any, the bitmap adds a second bit
-    per entry of the tensor. Cost of encoding and of decoding: one pass over an array of one byte
-    per entry of the tensor, two if there is a bitmap.
+    Exact zeros are not sent, because they have no sign. If any entry is not sent, the bitmap adds a
+    second bit per entry of the tensor. Cost of encoding and of decoding: one pass over an array
+    with one byte per entry of the tensor, or two passes if there is a bitmap.
 
     Paper: karimireddy2019error.
     """

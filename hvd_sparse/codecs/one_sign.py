@@ -17,12 +17,13 @@ from hvd_sparse.wire.frame import Frame, need
 class OneSign(SignCodec):
     """Send the Golomb-coded gaps between indices, the mean magnitude, and one sign for all entries.
 
-        body: float32 or float64 magnitude; a byte: 1 all plus or no entries, 2 all minus, 0 mixed;
-              the gaps (as in ``golomb``); if the byte is 0, a bit for every entry, 1 if negative
+        body: float32 or float64 magnitude; a byte: 1 if all entries are positive or there are
+              none, 2 if all are negative, 0 if signs differ; the gaps (as in ``golomb``); if the
+              byte is 0, a bit for every entry, 1 if negative
 
-    If all entries have the same sign, as those of selector ``sbc`` have, an entry costs 11.4 bits
-    at density 0.001, one bit less than with ``sign_mean``. Cost: that of ``golomb``, and one pass
-    over the values for their mean.
+    If all entries have the same sign, as with selector ``sbc``, an entry costs 11.4 bits at density
+    0.001, one bit less than with ``sign_mean``. Cost: that of ``golomb``, and one pass over the
+    values to compute their mean.
 
     Paper: sattler2019sbc.
     """
@@ -30,7 +31,7 @@ class OneSign(SignCodec):
     paper = "sattler2019sbc"
     number = 14
     has_fixed_size = False
-    needs_host = "is for selectors that work on the vector as an array of the host"
+    needs_host = "works only with selectors that read the vector as an array on the host"
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
         is_negative = np.signbit(kept.values)

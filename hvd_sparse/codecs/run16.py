@@ -18,20 +18,21 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send for every entry the number of zeros before it, in 16 bits, and its value: 6 bytes an
-    entry.
+    """Send for every entry the number of unsent entries before it (a run), in 16 bits, and its
+    value.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
-    An entry of a float64 tensor costs 10 bytes.
+    An entry costs 6 bytes, or 10 bytes for float64 gradients.
 
     Notes
     -----
-    The paper does not define runs of 65,536 zeros and more. Here the run 65535 with the value +0.0
-    is a filler, which skips 65,536 entries. A selected +0.0 after 65,535 zeros would look like a
-    filler; its value is therefore sent with all bits set. This is a NaN, which no other entry has
-    because values are finite, so decoding is exact. Cost of encoding and of decoding: one
-    cumulative sum and about six array operations.
+    The paper does not define runs of 65,536 entries and more. Here the run 65535 with the value
+    +0.0 is a filler: it skips 65,536 entries and sends none. A selected +0.0 after a run of 65,535
+    would look like a filler, so its value is sent with all bits set. This is a NaN, which no other
+    entry has because values are finite, so decoding is exact. There is one word, a run and a value,
+    for every entry and every filler. Cost of encoding and of decoding: one cumulative sum and about
+    six array operations.
 
     Paper: lin2018dgc.
     """
@@ -63,7 +64,7 @@ class Run16(Codec):
         words = frame.body.size // (2 + width)
         need(
             words * (2 + width) == frame.body.size,
-            f"a body of {frame.body.size} bytes is no whole number of words of {2 + width} bytes",
+            f"a body of {frame.body.size} bytes cannot be divided into words of {2 + width} bytes",
         )
         runs = frame.body[: 2 * words].view("<u2")
         codes = frame.body[2 * words :].view(f"<u{width}")
@@ -75,7 +76,7 @@ class Run16(Codec):
         need(words == 0 or is_entry[-1], "the last run of zeros is not followed by an entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:  # drop the fillers, whose runs the sum has already
+        if words != frame.count:  # drop the fillers: the sum includes their runs
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,
@@ -98,8 +99,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected number of fillers per entry at random positions: q + q^2 + ..., where q
-    is the probability that 65,536 or more zeros precede an entry."""
+    """Return the expected number of fillers per entry for random indices: q + q^2 + ..., where q is
+    the probability that 65,536 or more unsent entries precede an entry."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

@@ -19,9 +19,9 @@ class SignIndex(SignCodec):
 
         body: float32 or float64 magnitude; uint32 words [count]
 
-    The smallest magnitude takes the place of the paper's threshold. The excess of larger values
-    stays in the residual. Tensors have at most 2^31 entries; for longer ones, encoding raises
-    UnsupportedInput. Cost of encoding and of decoding: one copy of the indices.
+    The smallest magnitude is sent instead of the paper's threshold. Where a value is larger, the
+    difference stays in the residual. Encoding raises UnsupportedInput for tensors of more than 2^31
+    entries. Cost of encoding and of decoding: one copy of the indices.
 
     Paper: strom2015scalable.
     """

@@ -22,7 +22,7 @@ class SignMean(SignCodec):
               negative
 
     An entry costs 12.4 bits at density 0.001. Cost: that of ``golomb``, and one pass over the
-    values for their mean.
+    values to compute their mean.
 
     Paper: sattler2019stc.
     """

@@ -19,18 +19,20 @@ class Ternary(SignCodec):
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
               uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
 
-    Words of 8 bits have bins of 64 entries, and words of 16 bits have bins of 16,384. The word that
-    gives fewer bytes is used; it is computed from count and numel. Cost of encoding and of
-    decoding: one addition per entry to its bin's count, and about six array operations.
+    With words of 8 bits a bin has 64 entries, and with words of 16 bits it has 16,384. The width
+    that gives fewer bytes is used; it is not sent, because it follows from count and numel. Cost of
+    encoding and of decoding: about six array operations, and one addition per entry to the count of
+    its bin.
 
-    Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign) but not how
-    bins are delimited; here every bin has a count.  Departs: bins are as long as a word can
-    address, instead of the selector's 50 or 500 entries, so that there are fewer counts.
+    Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign), but not how
+    a decoder finds the ends of bins; here the number of entries of every bin is sent.  Departs:
+    bins are as long as a word can address, instead of the selector's 50 or 500 entries, so that
+    there are fewer counts.
     """
 
     paper = "chen2018adacomp"
     number = 9
-    needs_host = "is for selectors that work on the vector as an array of the host"
+    needs_host = "works only with selectors that read the vector as an array on the host"
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
         indices = kept.indices

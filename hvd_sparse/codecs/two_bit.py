@@ -20,7 +20,7 @@ class TwoBit(SignCodec):
         body: float32 or float64 magnitude; two bits per entry of the tensor, the first entry
               lowest: 0 not sent, 1 plus, 2 minus
 
-    Cost of encoding and of decoding: one pass over an array of two bytes per entry of the tensor.
+    Cost of encoding and of decoding: one pass over an array with two bytes per entry of the tensor.
 
     Paper: wen2017terngrad.
     """
@@ -42,7 +42,7 @@ class TwoBit(SignCodec):
             f"{places.size} entries have signs, and the header has a count of {frame.count}",
         )
         indices = (places >> 1).astype(np.uint32)
-        need_ascending(indices, frame.numel)  # otherwise an entry is both plus and minus
+        need_ascending(indices, frame.numel)  # otherwise an entry would be both plus and minus
         return indices, (places & 1).astype(np.bool_)
 
     def signs_bytes(self, count: int, numel: int) -> float:

@@ -1,7 +1,5 @@
-"""Implementations of ``collectives.contract`` over communication libraries. Every file has one
-library.
-
-This file has the polling that most of them need, because the libraries have no time limit.
+"""Implementations of ``collectives.contract``, one file for each communication library. This file
+has the polling, which is needed because waits of the libraries have no time limit.
 """
 
 from __future__ import annotations

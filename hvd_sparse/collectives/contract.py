@@ -1,4 +1,4 @@
-"""The contract of collectives, the requests that exchanges yield, and the ranks' nodes."""
+"""The contract of collectives, the requests that exchanges yield, and the placement of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Collective(Protocol):
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The number of every rank's node, the same on all ranks; None if unknown."""
+        """For each rank, the index of its node; the same on all ranks. None if unknown."""
 
     def allgather(self, array: np.ndarray, name: str) -> Pending:
         """Start to concatenate the 1-D arrays of all ranks in rank order; lengths may differ."""
@@ -72,8 +72,8 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class AllToAll:
-    """A request for an alltoall of a 1-D array, of which rank r gets ``splits[r]`` entries; splits
-    are int32."""
+    """A request for an alltoall of a 1-D array. Rank r receives ``splits[r]`` entries; splits are
+    int32."""
 
     array: np.ndarray
     splits: np.ndarray
@@ -86,7 +86,7 @@ Request = Union[AllGather, AllReduce, AllToAll]
 
 
 def is_elastic() -> bool:
-    """Return whether this is an elastic run, in which Horovod may add, remove and move ranks."""
+    """Return whether Horovod may add, remove and renumber ranks (an elastic run)."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
 
 
@@ -110,15 +110,15 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector, which is divided evenly (within one entry) among the
-        ranks of the rank's node."""
+        """Return a rank's part of a vector. The ranks of a node divide the vector into parts of
+        equal size, up to one entry."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement of consecutive ranks on nodes, of which the last may have fewer."""
+    """Return a placement of consecutive ranks on nodes; the last node may have fewer ranks."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 
@@ -141,7 +141,7 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """The number of every rank's node; None if nodes have unequal numbers of ranks.
+        """For each rank, the index of its node; None if not all nodes have equally many ranks.
 
         Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
         computed from Horovod's numbering. If processes disagree, the handshake raises an error.

@@ -1,4 +1,4 @@
-"""Collectives over Horovod's TensorFlow operations: eager for numpy arrays, and in graphs."""
+"""Collectives over Horovod's TensorFlow operations, for numpy arrays and in graphs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,8 @@ except ImportError as error:
 
 
 class _ThreadPending:
-    """An eager operation in a separate thread, because the operation blocks and has no time limit.
-
-    The thread also isolates the operation from a graph that is being traced in the calling thread.
-    """
+    """An eager operation that runs in a separate thread, because it blocks and has no time limit.
+    In the calling thread, it could also become part of a graph that is being traced."""
 
     def __init__(self, call: Callable[[], tf.Tensor], name: str) -> None:
         self._name = name
@@ -56,7 +54,7 @@ class _ThreadPending:
 
 
 NAME = re.compile(r"[A-Za-z0-9_./-]*")
-"""Pattern of names. TensorFlow accepts these characters in an operation's name, after the first."""
+"""Pattern of names, with the characters that TensorFlow accepts in operations' names."""
 
 
 def check_name(name: str | None) -> None:
@@ -101,7 +99,7 @@ class HorovodTensorflowCollective(ProcessSetRanks):
 def graph_reduce(
     array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
 ) -> tf.Tensor:
-    """Add a Horovod allreduce, with prescale and postscale factors, to the graph."""
+    """Add a Horovod allreduce to the graph; ``scales`` are its prescale and postscale factors."""
     return hvd.allreduce(
         array,
         op=op,
@@ -124,9 +122,9 @@ GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Ten
         array, op=hvd.Sum, name=name, process_set=process_set
     ),
 }
-"""For each kind of phase of an exchange, a function that adds Horovod's operation to the graph. Its
-arguments are the 1-D tensor, the lengths of an alltoall's parts, the name and the process set.
+"""For each kind of collective, a function that adds Horovod's operation to the graph. Its arguments
+are the 1-D tensor, the lengths of an alltoall's parts, the name and the process set.
 
-The graph's name scopes become part of the collective's name, as with Horovod's own operations.
-Otherwise code that is traced twice in one graph would submit the same name twice.
+The graph's name scopes become part of the collective's name, as with Horovod's own operations. If
+they did not, code that is traced twice in one graph would submit the same name twice.
 """

@@ -1,11 +1,11 @@
-"""Collectives over Horovod's PyTorch operations, from the host or a device (for example, NCCL).
+"""Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
-On a device, arrays are copied from and to pinned memory on a separate stream, the wire's stream, so
-that copies do not wait for the program's work on other streams. Horovod waits for the submitting
-thread's current stream, and thereby for the upload. With ``HOROVOD_ENABLE_ASYNC_COMPLETION`` a
-handle is done before its result is ready, and only the device's default stream waits for the
-result; therefore the wire's stream waits for the default stream. Results are freed after the host
-has received their bytes, so they need no ``record_stream``.
+On a device, arrays are copied from and to pinned memory on a stream of their own, so that copies do
+not wait for the program's work on other streams. Horovod waits for the current stream of the thread
+that submits a collective, and so for the copy to the device. With
+``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is ready, and only the
+device's default stream waits for the result. Therefore the stream here waits for the default
+stream. Results are freed after they were copied to the host, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` lets HorovodInternalError pass."""
+    """Collectives over a process set. ``wait`` leaves HorovodInternalError to elastic runs."""
 
     horovod = mpi_ops
 
@@ -87,8 +87,8 @@ def _array_of(result: Synchronized) -> np.ndarray:
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Collectives of arrays on the host that are sent as blocks (``wire.padding``) from the memory
-    of a device."""
+    """Collectives that send arrays of the host from the memory of a device. Messages are padded to
+    blocks (see ``wire.padding``)."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)
@@ -133,8 +133,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         return pending
 
     def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
-        """Copy Horovod's result to the host. The argument keeps ``sent`` alive, because Horovod may
-        still read it."""
+        """Copy Horovod's result to the host. ``sent`` is an argument only to keep it alive, because
+        Horovod may still read it."""
         with self._on_stream():
             catch_up(self.device)
             array = fetch(result if isinstance(result, torch.Tensor) else result[0])
@@ -143,7 +143,6 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Make the wire's stream this thread's current stream."""
         before = torch.accelerator.current_stream(self.device)
         torch.accelerator.set_stream(self._stream)
         try:
@@ -153,7 +152,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, as async completion requires."""
+    """Let the current stream wait for Horovod's results, as asynchronous completion requires."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

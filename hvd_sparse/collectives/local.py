@@ -1,4 +1,4 @@
-"""Collectives between threads of one process, for tests and simulation without MPI."""
+"""Collectives between threads of one process, for tests and simulations without MPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Meeting:
-    """One running collective, and the arrays submitted so far, by rank."""
+    """A running collective, with the arrays that ranks have submitted so far."""
 
     brought: dict[int, object] = field(default_factory=dict)
     is_complete: threading.Event = field(default_factory=threading.Event)
@@ -39,8 +39,8 @@ class LocalWorld:
     Attributes
     ----------
     sent : number of bytes that each rank has submitted
-    wire_received : for each rank, the number of bytes that it receives over a network, by
-        collective; an allreduce counts as a ring
+    wire_received : for each rank, a counter of the bytes that it would receive over a network, by
+        collective; an allreduce counts as a ring allreduce
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
@@ -53,8 +53,8 @@ class LocalWorld:
         self._lock = threading.Lock()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
-        """Call ``function(collective, *arguments)`` on every rank, and return the results by rank.
-        If ranks fail, the error of the lowest of them is raised."""
+        """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
+        order. If ranks fail, the error of the lowest failed rank is raised."""
         results = self.run_all(function, *arguments)
         for result in results:
             if isinstance(result, BaseException):
@@ -64,7 +64,7 @@ class LocalWorld:
     def run_all(
         self, function: Callable[..., Result], *arguments: object
     ) -> list[Result | BaseException]:
-        """Call a function like ``run``, but return a failed rank's exception as its result."""
+        """Call a function as ``run`` does, but return a failed rank's exception as its result."""
         results: list[Result | BaseException] = [
             ExchangeTimeout(f"no result after {self.timeout_s} s")
         ] * self.world_size
@@ -87,7 +87,7 @@ class LocalWorld:
         return results
 
     def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Submit a rank's parts to a collective, and return the collective."""
+        """Submit a rank's arrays to the collective with this name, and return the collective."""
         with self._lock:
             meeting = self._meetings.setdefault(name, _Meeting())
             if rank in meeting.brought:
@@ -144,12 +144,9 @@ class LocalCollective:
         parts: list[np.ndarray],
         finish: Callable[[list[Any]], tuple[np.ndarray, float]],
     ) -> _LocalPending:
-        """Start a collective of this rank's parts. They are copied, because the rank may overwrite
-        them before another rank fetches the result.
-
-        finish : function that returns, from all ranks' parts, the result and the number of bytes
-            that this rank receives over its network
-        """
+        """Start a collective of this rank's ``parts``. They are copied, because the rank may
+        overwrite them before another rank computes its result. ``finish`` computes, from the parts
+        of all ranks, the result and the bytes that this rank would receive over a network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sum(part.nbytes for part in parts)
 

@@ -1,7 +1,8 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order in which ranks submit them. Allgathers check this
-order: each message starts with its length and a checksum of the collective's name.
+A process group matches collectives by the order in which ranks submit them. An allgather checks
+that this order is the same on all ranks: each message starts with its length and a checksum of the
+collective's name.
 """
 
 from __future__ import annotations
@@ -21,15 +22,14 @@ from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.frame import crc32
 
 HEADER_BYTES = 16
-"""Number of bytes before a gathered message: the message's length and its name's checksum, as
-int64."""
+"""Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""Number of past allgathers of a name from which the room of the next one is computed."""
+"""Number of past allgathers of a name from which the room is computed (see ``_Gathering``)."""
 SPARE = 16
-"""The room is longer than the longest of these past messages by 1 / SPARE."""
+"""The room is the length of the longest of these past messages, plus 1 / SPARE of this length."""
 STEADY = 2
-"""If the lengths of past messages differ by more than this factor, as for a checkpoint's arrays,
-there is no room, because most of it would be padding."""
+"""If the lengths of past messages differ by more than this factor, for example those of a
+checkpoint's arrays, the room is 0, because most of it would be padding."""
 
 
 @dataclass(eq=False)
@@ -59,9 +59,9 @@ class _Started:
 class _Gathering:
     """An allgather of messages of unequal lengths.
 
-    A first collective, in the background, gathers every message up to a fixed length, the room. If
-    a message is longer, ``wait`` gathers the rest; the first collective gives all ranks the
-    lengths.
+    The first collective runs in the background. It gathers the lengths of all messages, and the
+    first bytes of each, up to a number that is the same on all ranks, the room. If a message is
+    longer, ``wait`` gathers the rest with a second collective.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class _Gathering:
         self._message, self._dtype = array.view(np.uint8), array.dtype
         self._name, self._lengths, self._gather = name, lengths, gather
         longest = max(lengths, default=0)
-        # All ranks have the same ``lengths``, and so the same room.
+        # All ranks have the same past lengths, and so the same room.
         is_steady = longest <= STEADY * min(lengths, default=0)
         self._room = longest + longest // SPARE if is_steady else 0
         first = np.zeros(HEADER_BYTES + self._room, np.uint8)
@@ -109,13 +109,13 @@ class _Gathering:
             beyond = np.maximum(sizes - self._room, 0)
             pairs = zip(parts, self._rest.wait(timeout_s), beyond)
             parts = [np.concatenate([part, rest[:size]]) for part, rest, size in pairs]
-        # Only after all waits, because a wait that timed out is repeated.
+        # Only after all waits, because a wait that has timed out may be repeated.
         self._lengths.append(longest)
         self._result = np.concatenate(parts).view(self._dtype)
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first collective's result, a row per rank, and the messages' lengths."""
+        """Return the first collective's result, a row for each rank, and the messages' lengths."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():
@@ -128,7 +128,8 @@ class _Gathering:
 
 @dataclass(eq=False)
 class _Alltoall:
-    """An alltoall: one collective sends the lengths of the parts, and ``wait`` sends the parts."""
+    """An alltoall. A first collective exchanges the parts' lengths; ``wait`` exchanges the
+    parts."""
 
     _array: np.ndarray
     _leaving: list[int]
@@ -168,7 +169,7 @@ class TorchDistributedCollective:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The number of every rank's node, by an allgather of host names on all ranks."""
+        """For each rank, the index of its node. Collective: an allgather of the host names."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
         hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
         return tuple(hosts.index(host) for host in hosts)

@@ -1,6 +1,6 @@
 """Gradient sparsification for PyTorch's DistributedDataParallel, without Horovod."""
 
-# No postponed annotations here: DDP compares those of a hook with the classes themselves.
+# No postponed annotations, because DDP compares the annotations of a hook with classes.
 
 import torch
 import torch.distributed as dist
@@ -17,8 +17,9 @@ from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 __all__ = ["DdpCompressor", "register"]
 
 REMEDY = (
-    "leave it out, or wrap the bare model anew, DistributedDataParallel(model.module), and "
-    "register that; for values in 16 bits take codec={'id': 'block16', 'values': 'float16'}"
+    "leave that hook out, or wrap the bare model again, DistributedDataParallel(model.module), "
+    "and register that; to send values in 16 bits, give "
+    "codec={'id': 'block16', 'values': 'float16'}"
 )
 
 REFUSED = {
@@ -29,11 +30,11 @@ REFUSED = {
     "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "
     "buckets: set torch._dynamo.config.optimize_ddp to True",
 }
-"""Settings of DDP that exclude a hook, and why."""
+"""Settings of DDP with which the hook cannot work, and the reasons."""
 
 
 class Compression(ReadsTorch, Methods):
-    """The named methods, for DistributedDataParallel models."""
+    """The named methods for models of DistributedDataParallel; ``register`` calls them."""
 
     @classmethod
     def _create(
@@ -66,28 +67,29 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     """Let a DistributedDataParallel model exchange sparse gradients.
 
     Collective: every rank calls this function, after creating DistributedDataParallel and before
-    the first backward pass. Each bucket of DDP is one message. The hook stays with the model.
+    the first backward pass. It registers a communication hook, which DDP does not allow to remove.
+    The entries of each of DDP's buckets are sent in one message.
 
     Parameters
     ----------
     model : torch.nn.parallel.DistributedDataParallel
-    method : a named method; "build" to combine parts (selector=...); "from_config" with
-        config=handle.config()
-    options : options of the method, for example ``density``, and the common options of
+    method : name of a method; or "build", with the parts as options (selector=...); or
+        "from_config", with config=handle.config()
+    options : the method's options, for example ``density``, and the common options of
         ``methods.builder``
 
     Returns
     -------
     DdpCompressor
-        With ``stats()``, ``config()``, ``state_dict()``, ``load_state_dict()``, ``save(path)``,
-        ``load(path)``.
+        The handle, with ``stats()``, ``config()``, ``state_dict()``, ``load_state_dict()``,
+        ``save(path)`` and ``load(path)``.
 
     Raises
     ------
-    InvalidOption : the model is no DDP model or has a hook, or an option is wrong
+    InvalidOption : the model is not a DDP model or already has a hook, or an option is wrong
     UnsupportedInput : a parameter cannot be compressed
     UnknownName : no method has this name
-    RankMismatch : ranks have different models or options
+    RankMismatch : the ranks have different models or options
 
     Examples
     --------
@@ -105,23 +107,23 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         compressor = read_method(method).create(Compression, model, **options)
     try:
         model.register_comm_hook(compressor, sparse_hook)
-    except RuntimeError as error:  # one of those that torch has built in, of which nothing tells
+    except RuntimeError as error:  # a built-in hook of torch, which ``_comm_hooks`` does not list
         compressor.close()
-        raise InvalidOption(f"DDP takes no further hook: {error}; {REMEDY}") from error
+        raise InvalidOption(f"DDP accepts no further hook: {error}; {REMEDY}") from error
     return compressor
 
 
 def _check_model(model: Params) -> None:
     if not isinstance(model, DistributedDataParallel):
         raise InvalidOption(
-            f"the model is {type(model).__name__}: wrap it before, as in "
-            "model = torch.nn.parallel.DistributedDataParallel(model), and register that"
+            f"the model is {type(model).__name__}: first wrap it, as in model = "
+            "torch.nn.parallel.DistributedDataParallel(model), and register the result"
         )
     if model._comm_hooks:
         hook = model._comm_hooks[0][0]
         raise InvalidOption(
-            f"the model has the communication hook {hook.__name__!r}, and DDP takes one, for good: "
-            f"{REMEDY}"
+            f"the model has the communication hook {hook.__name__!r}, and DDP accepts only one "
+            f"hook: {REMEDY}"
         )
     for option, why in REFUSED.items():
         if getattr(model, option, None):

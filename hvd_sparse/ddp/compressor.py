@@ -1,9 +1,9 @@
 """The compressor behind a DDP model's communication hook.
 
-DDP calls the hook bucket by bucket, in one order on all ranks, during the backward pass. Each call
-selects, and starts the bucket's collectives, which run meanwhile; the last call of a pass waits for
-all collectives and writes the results. All calls are made in the thread of the backward pass:
-torch.distributed matches collectives by their order, so no other thread may submit any.
+During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
+all ranks. Each call selects entries and starts the bucket's collectives, which run while the
+backward pass continues. The last call of a pass waits for all collectives and writes the results.
+One thread submits all collectives, because torch.distributed matches them by their order.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds for which a program waits at its end. Another thread needs the interpreter's lock for
-microseconds, and gets the lock at once from a thread that sleeps."""
+"""Seconds for which a program sleeps at its end, so that other threads can take the interpreter's
+lock. They need it only for microseconds."""
 
 
 class DdpCompressor(ParameterCompressor):
-    """A compressor of one DDP model's gradients, made by ``hvd_sparse.ddp.register``."""
+    """A compressor of the gradients of one DDP model; ``hvd_sparse.ddp.register`` creates it."""
 
     is_called_alone = True
     clips_all_gradients = True
@@ -49,7 +49,7 @@ class DdpCompressor(ParameterCompressor):
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync()"
     )
-    clipping_remedy = "leave that out and give register() the bound, as clip_grad_norm=1.0"
+    clipping_remedy = "leave that out and give clip_grad_norm=1.0 to register()"
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class DdpCompressor(ParameterCompressor):
         weakref.finalize(self, self._optimizer_hook.remove)
 
     def _meeting_place(self) -> str:
-        # a process group matches collectives by their order alone
+        # no number, because a process group matches collectives by their order alone
         return f"hvd_sparse.handshake.{self._naming.place}"
 
     # -- what DDP calls ---------------------------------------------------------------------------
@@ -95,11 +95,11 @@ class DdpCompressor(ParameterCompressor):
             )
         if bucket.index() == 0:
             model = self._model()
-            assert model is not None  # which calls
-            # Results for parameters that no rank has used are dropped by DDP in these two modes.
+            assert model is not None  # it is calling this method
+            # In these two modes, DDP drops the results of parameters that no rank has used.
             self._marks_idle = model.find_unused_parameters or model.static_graph
             self._sent, self._buckets = [], 0
-            self._scale.forget()  # nothing may have come of the last step
+            self._scale.forget()  # the last step may have had no results
         sent = SentBucket(bucket)
         self._sent.append(sent)
         if self.configuration.clip_grad_norm is None:
@@ -176,9 +176,9 @@ class DdpCompressor(ParameterCompressor):
             if told is not error:
                 raise told from error
             if not isinstance(error, SparseError):
-                raise  # the others do not know of it
+                raise  # an error of this rank only
             for each in sent:
-                each.buffer.zero_()  # nothing half done is applied
+                each.buffer.zero_()  # so that no part of the results is applied
             raise_behind_backward(error)
         finally:
             ledger.clear()
@@ -189,15 +189,14 @@ class DdpCompressor(ParameterCompressor):
             each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        """Raise InvalidOption, on all ranks, for a gradient that holds an earlier result."""
         spoiled = [key for each in sent for key in each.spoiled()]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
             error = InvalidOption(
                 f"tensor {spoiled[0]!r}{others}: its .grad was not empty when the backward pass "
-                "began, but held what an earlier pass has brought, which memory "
-                f"{self.configuration.memory.id!r} would take for a gradient: run all passes of a "
-                "step but the last inside model.no_sync(), their forward passes too, and call "
+                "began. It held the result of an earlier pass, which memory "
+                f"{self.configuration.memory.id!r} would treat as a gradient: run all passes of a "
+                "step but the last inside model.no_sync(), with their forward passes, and call "
                 "optimizer.zero_grad() before the next step"
             )
             self._driver.abandon(sent[0].tickets[0].run, error)
@@ -223,14 +222,14 @@ class DdpCompressor(ParameterCompressor):
             self._hand_out(ticket, gradient)
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        # Without a backward pass this rank has left, by model.join(), and applies nothing.
+        # Without a backward pass, this rank is in model.join() and applies no results.
         if torch._C._current_graph_task_id() >= 0:
             super()._hand_out(ticket, result)
 
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work; InvalidOption if the optimizer lacks a parameter of the model."""
+        """Compute an optimizer's updates from now on; the optimizer must have all parameters."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -240,13 +239,14 @@ class DdpCompressor(ParameterCompressor):
                     "optimizer from the registered model's parameters, or leave out optimizer="
                 )
         super().take_over(optimizer)
-        # torch puts step hooks around the step of a class when it makes an object of it.  Horovod
-        # makes one; here the user's object goes on.
+        # torch wraps hooks around the step of a class when an object of it is created. Here no
+        # object is created, because the class of the user's object was changed.
         optimizer._patch_step_function()
 
     def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Judge the first optimizer that steps with the gradients, once."""
-        # The hook stays: one that takes itself away spoils torch's loop over all of them.
+        """Check the first optimizer that steps with a parameter of the model: if its momentum does
+        not fit the memory, warn or raise InvalidOption."""
+        # The hook is not removed here, because torch is iterating over its hooks.
         if self._has_judged or self._follower is not None:
             return
         held = (p for group in optimizer.param_groups for p in group["params"])
@@ -255,7 +255,8 @@ class DdpCompressor(ParameterCompressor):
             self._judge(optimizer)
 
     def close(self) -> None:
-        """Release the name and stop watching. DDP keeps the hook, so training cannot go on."""
+        """Free the name, and end telemetry and the watchdog. Training with this DDP model cannot
+        continue, because DDP keeps the hook."""
         super().close()
         self._accumulation.close()
         if self._optimizer_hook is not None:
@@ -263,10 +264,11 @@ class DdpCompressor(ParameterCompressor):
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that DDP reduces, with the bare model's names, compiled or not;
-    InvalidOption if there are none, UnsupportedInput for a dtype that cannot be compressed."""
-    # As DDP asks its list, for every name that a parameter has: one of the root module's own is
-    # ".weight" to it, so that "weight" in the list ignores nothing.
+    """Return the parameters that DDP reduces, with their names in the bare model, without the
+    prefixes of ``torch.compile``. Raises InvalidOption if there are none, and UnsupportedInput for
+    a dtype that cannot be compressed."""
+    # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
+    # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
         parameter
         for place, module in model.module.named_modules()
@@ -287,29 +289,31 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
         if dtype_of(parameter) not in FLOATS:
             raise UnsupportedInput(
                 f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
-                f"{', '.join(sorted(FLOATS))} can be compressed; keep it as parameters of these "
-                "dtypes, or let DDP ignore it"
+                f"{', '.join(sorted(FLOATS))} can be compressed; use one of these dtypes, or let "
+                "DDP ignore the parameter"
             )
     return named
 
 
-@cache  # however many models a program has, it waits once
+@cache  # once per process
 def let_threads_finish() -> None:
-    """Leave the interpreter's lock to Gloo's threads for ``PAUSE_S`` when the program ends. A DDP
-    model keeps its process group, so ``destroy_process_group`` does not end these threads (torch
-    2.13). If a thread asks for the lock when the interpreter has begun to end, the process aborts
-    with "terminate called without an active exception" (pytorch/pytorch#179291), with and without
-    this hook."""
+    """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
+    interpreter's lock before. If one of them asks for the lock later, the process aborts with
+    "terminate called without an active exception" (pytorch/pytorch#179291). This can happen in any
+    DDP program: the model keeps its process group, so ``destroy_process_group`` does not end them
+    (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
-    """A bucket of DDP, from its call of the hook to the last call in the backward pass.
+    """A bucket of DDP, from the hook's call for it to the last call of the backward pass.
 
-    lengths : number of entries of each tensor's carrier, or of its gradient if that is summed
-    uses, holds : whether this rank used each parameter, and whether each gradient holds an earlier
-        result; empty if not needed
-    sum, reduced : the one collective over the ranks, and its result, averaged
+    lengths : number of entries that each tensor has in the sum: those of its carrier, or of its
+        gradient if it is not compressed
+    uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
+        held an earlier result; empty if not needed
+    sum, reduced : the allreduce of carriers and gradients, and its result divided by the number of
+        ranks
     """
 
     def __init__(self, bucket: dist.GradBucket) -> None:
@@ -329,12 +333,12 @@ class SentBucket:
         self.reduced *= 1.0 / world_size
 
     def spoiled(self) -> list[str]:
-        """Return the names of tensors whose gradients hold an earlier result on some rank."""
+        """Return the names of tensors whose gradient held an earlier result on some rank."""
         held = self.reduced[self.reduced.size - len(self.holds) :]
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield every ticket, gradient and part of the sum, and whether no rank used the tensor."""
+        """Yield for each tensor: ticket, gradient, part of the average, whether no rank used it."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(
@@ -350,9 +354,9 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise an error of all ranks after DDP's own end of the backward pass, because DDP refuses
-    every later pass if it is interrupted before. In ``model.join()`` there is no backward pass, and
-    the error is raised at once."""
+    """Raise an error, which all ranks have, after DDP has finished the backward pass. If the error
+    interrupted DDP before, DDP would refuse all later passes. In ``model.join()`` there is no
+    backward pass, and the error is raised at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -360,16 +364,17 @@ def raise_behind_backward(error: SparseError) -> None:
     def throw() -> None:
         raise error
 
-    # DDP's end is queued behind the hook's last call; what is queued from the first comes behind.
+    # DDP queues its end after the hook's last call. A callback that is queued by a callback runs
+    # after that.
     engine.queue_callback(lambda: engine.queue_callback(throw))
 
 
 class Accumulation:
-    """Records which parameters a step used, and whose gradients held a result when the step began.
+    """Records which parameters a step used, and whose ``.grad`` held a result when the step began.
 
-    A step's passes are those inside ``no_sync()`` and the one after them. Autograd calls the nodes
-    that accumulate gradients before DDP, so a bucket's record is complete when its hook is called.
-    Unless ``asks_for_results``, gradients are not read, because reading costs a pass.
+    The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
+    calls the hooks here before DDP's, so the records of a bucket are complete when DDP calls its
+    communication hook. Gradients are only read with ``asks_for_results``, because this costs time.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
@@ -377,25 +382,25 @@ class Accumulation:
         self._asks = asks_for_results
         self._untouched: set[int] = set()
         self.used: set[int] = set()
-        self._kept: set[int] = set()  # whose gradients held a result when this step began
+        self._kept: set[int] = set()  # parameters whose gradients held a result
         self._hooks = [
             get_gradient_edge(parameter).node.register_prehook(weakly(self._note, position))
             for position, parameter in enumerate(parameters)
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called before a parameter's node accumulates, or when the node gets no gradient."""
+        """Called by autograd before it adds to ``.grad``, even if there is no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)
             if gradient is not None and bool(gradient.any()):
                 self._kept.add(position)
-        # DDP counts a call without a gradient, too, where there is a gradient of an earlier pass.
+        # Like DDP, count a call without a gradient as a use if an earlier pass left a gradient.
         if gradients[0] is not None or gradient is not None:
             self.used.add(position)
 
     def holds_result(self, position: int, gradient: torch.Tensor) -> bool:
-        # A parameter that no pass has used gives the bucket whatever its gradient holds.
+        # If no pass has used the parameter, the bucket has the old content of its gradient.
         is_left = position in self._untouched and bool(gradient.any())
         return is_left or position in self._kept
 

@@ -1,4 +1,5 @@
-"""Exchanges, which combine the ranks' selections by collectives. Every file has one exchange."""
+"""Exchanges, which combine the ranks' selections by collectives. Each exchange has a file of its
+own."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -10,11 +10,11 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
 
 INDICES, VALUES = 240, 241
-"""Codec numbers in the headers of these frames; no codec has them."""
+"""The numbers that these frames have in place of a codec's number."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections over the union of their indices."""
+    """Return the sum of two selections. It has all indices of both."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
@@ -24,27 +24,28 @@ def merge(first: Selection, second: Selection) -> Selection:
 
 
 def restrict(selection: Selection, indices: np.ndarray) -> Selection:
-    """Return the selection's entries whose indices are in ``indices``."""
     kept = np.isin(selection.indices, indices, assume_unique=True)
     return Selection(selection.indices[kept], selection.values[kept], selection.numel)
 
 
 def subtract(selection: Selection, other: Selection) -> Selection:
-    """Return ``selection - other``; the selection has all indices of ``other``."""
+    """Return ``selection - other``, where ``selection`` has all indices of ``other``."""
     values = selection.values.copy()
     values[np.searchsorted(selection.indices, other.indices)] -= other.values
     return Selection(selection.indices, values, selection.numel)
 
 
 def region_of(selection: Selection, region: slice) -> Selection:
-    """Return the entries in ``region``, with indices relative to its start."""
+    """Return the entries of a selection inside ``region``, with indices relative to the region's
+    start."""
     first, last = np.searchsorted(selection.indices, [region.start, region.stop])
     indices = selection.indices[first:last] - np.uint32(region.start)
     return Selection(indices, selection.values[first:last], region.stop - region.start)
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Join selections of ascending regions to one of the tensor; the inverse of ``region_of``."""
+    """Return one selection of a tensor from selections of its regions, which are in ascending
+    order. This is the inverse of ``region_of``."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])
@@ -63,8 +64,6 @@ def write_indices(selection: Selection) -> np.ndarray:
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
-    """Read the indices of a frame, uint32. Raises CorruptPayload unless they ascend, are unique and
-    are below ``numel``."""
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
@@ -81,8 +80,6 @@ def write_values(values: np.ndarray) -> np.ndarray:
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Read a dense vector of ``numel`` values of ``dtype`` from a frame. Raises CorruptPayload if
-    the frame has another number of values or another dtype."""
     frame = _read(buffer, VALUES, numel)
     need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
     need(

@@ -13,12 +13,13 @@ from hvd_sparse.selectors.contract import Selector
 @EXCHANGES.register("allgather")
 @dataclass(frozen=True)
 class AllGatherExchange(Exchange):
-    """Gather the messages of all ranks on all ranks, with one allgather of bytes per bucket.
+    """Send every rank's selection to all ranks, by one allgather per bucket; every rank adds them
+    up.
 
-        received per rank: (N - 1) * k entries
+        received per rank: (N - 1) * k entries, for N ranks
 
-    The number of received bytes grows with the number of ranks N. At 8 bytes per entry it is
-    smaller than that of a dense ring allreduce if density < 1 / N.
+    The number of received bytes grows with N. At 8 bytes per entry it is smaller than that of a
+    dense ring allreduce if density < 1 / N.
 
     Paper: aji2017sparse.
     """
@@ -47,8 +48,8 @@ class AllGatherExchange(Exchange):
                 frame = message.frames.get(position)
                 if frame is not None:
                     parts.append((whole, frame))
-            # A frame is missing if a rank's device found NaN or Inf only after the allgather was
-            # submitted.
+            # A rank whose accelerator found NaN or Inf only when the allgather had been submitted
+            # sends no frame.
             is_whole = len(parts) == len(messages)
             arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

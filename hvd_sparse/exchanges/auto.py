@@ -19,23 +19,24 @@ class Auto(Exchange):
 
         time of a step = phases * buckets * latency + bytes received by a node / bandwidth
 
-    The prediction uses only numbers that are equal on all ranks, so that all ranks choose the same
-    exchange: the options below, the density after warm-up, the codec's bytes per entry, the
-    tensors, the number of ranks and their nodes. ``stats()["exchange"]`` names the chosen exchange.
+    A phase is one collective. The prediction uses only numbers that are equal on all ranks, so that
+    all ranks choose the same exchange: the options below, the density after warm-up, the codec's
+    bytes per entry, the tensors, the number of ranks and their nodes. ``stats()["exchange"]`` names
+    the chosen exchange.
 
     Parameters
     ----------
-    latency_ms : time of a collective with an empty message, in milliseconds; Horovod's default
-        cycle is 1 ms
+    latency_ms : time of a collective with an empty message, in milliseconds. The default, 1, is
+        Horovod's default cycle time
     bandwidth_gbit : bandwidth of a node's network, in Gbit/s
-    ranks_per_node : as for ``hierarchical``; None gets the number from Horovod, and counts every
-        rank as a node if Horovod does not know it
+    ranks_per_node : as for ``hierarchical``. None asks Horovod for the number; if Horovod does not
+        know it, every rank counts as a node
 
     Notes
     -----
-    Exchanges that lose mass are not considered. ``shared_index`` is considered only with selectors
-    that find the same indices on all ranks, for example ``random_k`` with a shared seed, because
-    with other selectors its result depends on how similar the ranks' gradients are.
+    Exchanges that lose entries are not considered. ``shared_index`` is considered only with
+    selectors that find the same indices on all ranks, for example ``random_k`` with a shared seed.
+    With other selectors, its result depends on how similar the ranks' gradients are.
     """
 
     latency_ms: float = 1.0
@@ -43,7 +44,7 @@ class Auto(Exchange):
     ranks_per_node: int | None = None
 
     needs_nodes: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "may choose one that looks at the vector again"
+    needs_host: ClassVar[str] = "may choose an exchange that reads the vector on the host"
 
     def __post_init__(self) -> None:
         check_number(self.latency_ms, "latency_ms of Auto", 0)
@@ -59,11 +60,12 @@ class Auto(Exchange):
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
     def predicted_ms(self, phases: int, nbytes: float) -> float:
-        """Return the time of ``phases`` phases in which a node receives ``nbytes`` bytes."""
+        """Return the time, in milliseconds, of ``phases`` collectives in which a node receives
+        ``nbytes`` bytes."""
         return phases * self.latency_ms + 8 * nbytes / (self.bandwidth_gbit * 1e6)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        return math.inf  # never run: it is replaced before the first step
+        return math.inf  # another exchange takes its place before the first step
 
     def run(self, context: ExchangeContext) -> Conversation:
         raise InvalidOption(

@@ -1,8 +1,9 @@
-"""The context of a running exchange: one bucket in one step, and its tensors.
+"""The context of an exchange, which runs for one bucket of tensors in one step.
 
-An exchange never raises between its phases, because the other ranks would wait for a collective
-that this rank never submits. ``guarded`` keeps an error; the remaining phases run with messages
-that report the error, and ``read`` or ``finish`` raises it at the end.
+An exchange is a sequence of collectives (phases). It never raises between its phases, because the
+other ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error
+instead. The remaining phases then send messages that report the error, and after the last phase
+``read`` or ``finish`` raises it.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from hvd_sparse.wire.message import (
 )
 
 MOST_BYTES = 2**31 - 1
-"""Upper bound on the bytes of one collective, because MPI and Horovod count with 32 bits."""
+"""Largest number of bytes in one collective, because MPI and Horovod count them with 32 bits."""
 
 NO_BYTES = np.empty(0, np.uint8)
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A range of a tensor, and the selection to add there, either encoded as a frame or decoded."""
+"""A range of a tensor, and the selection to add in this range: decoded, or as an encoded frame."""
 
 
 @dataclass(eq=False)
@@ -46,15 +47,16 @@ class Outgoing:
     frame : the encoded selection, uint8; None on a dense step, and if the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries
-    norm : L2 norm of the residual, 0 unless telemetry is on; if the sent entries are known only
-        after the exchange, it is measured before they are removed
-    found : the selection and its cost; None on a dense step, and if another rank selects
-    accumulated : until the exchange is over, the vector to select from; for exchanges that sum
-        first, the gradient
-    observed : telemetry's squared L2 norms of the kept and of all accumulated entries, and the sum
-        of the sent entries' staleness; None without telemetry, and until the sent entries are known
-    surplus : on a device, the residual and the entries taken beyond the selection, if they are to
-        be added back with the bucket's sums
+    norm : L2 norm of the residual after the step, 0 unless telemetry is on. If only the exchange's
+        result determines the sent entries, the norm includes them
+    found : the selection, and how it was made; None on a dense step, and if another rank selects
+    accumulated : the accumulated vector, if the exchange needs it; for exchanges that sum first,
+        the gradient
+    observed : for telemetry, the squared L2 norm of the residual, that of the accumulated vector,
+        and the sum of the sent entries' ages in steps. None without telemetry, and until the sent
+        entries are known
+    surplus : on an accelerator, the accumulated vector and the candidates that were not selected,
+        which are put back into it when the bucket's sums are written; None if they are back already
     """
 
     frame: np.ndarray | None = None
@@ -70,12 +72,12 @@ class Outgoing:
 class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
-    parts : selections to add up in this order, which is the same on all ranks
+    parts : the selections to add up, in an order that is the same on all ranks
     left : entries to remove from this rank's residual; None if they were removed when they were
         sent
     returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
-    is_finite : False on all ranks if a partial sum has overflowed
+    is_finite : False, on all ranks, if a partial sum has overflowed
     """
 
     parts: tuple[Part, ...]
@@ -86,8 +88,8 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum is not finite on some rank, which therefore sends no frame of
-the tensor."""
+"""The arrival of a tensor whose sum is not finite on some rank. That rank sends no frame of the
+tensor, so all ranks notice."""
 
 
 @dataclass(eq=False)
@@ -96,8 +98,8 @@ class Member:
 
     position : index among the registered tensors
     part : the range of entries whose residual this rank keeps
-    steps : number of completed steps of the tensor
-    selector, codec, density : the selector, codec and density of this step
+    steps : number of the tensor's completed steps
+    selector, codec, density : those of this step
     memo : state that the tensor's last exchange returned, the same on all ranks
     """
 
@@ -123,7 +125,7 @@ class Member:
         return count_from_density(self.spec.numel, self.density)
 
     def decode(self, frame: np.ndarray, numel: int, kernels: Kernels) -> Selection:
-        """Decode a frame that a rank sent for ``numel`` entries of this tensor. Raises
+        """Decode a frame from another rank, for ``numel`` entries of this tensor. Raises
         CorruptPayload if the frame has another size, dtype or codec."""
         return decode_for(self.spec.key, numel, self.spec.accumulator, self.codec, frame, kernels)
 
@@ -135,11 +137,11 @@ class ExchangeContext:
     step : number of completed steps of the bucket's first tensor
     configuration : checksum of the configuration
     bucket : number of the bucket, for error messages
-    members : the bucket's sparse tensors, by position
+    members : the bucket's tensors that do not run dense in this step, by position
     keys : names of all registered tensors, for error messages
-    errors : failures of this rank, as text
-    select : for exchanges that sum first: function of a position and a tensor's summed gradient,
-        which selects from the sum and returns the encoded frame
+    errors : this rank's own errors, as text for the other ranks
+    select : only for exchanges that sum first: a function of a position and a summed gradient,
+        which selects from it and returns the encoded frame
     selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
     failure : the first error that ``guarded`` kept
@@ -161,13 +163,13 @@ class ExchangeContext:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a rank has failed. The remaining phases then send no entries."""
+        """Whether this rank or another has failed. The remaining phases then send no entries."""
         return bool(self.errors) or self.failure is not None
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
         """Keep an error of the block until the last phase is over. If it is this rank's own error,
-        this rank sends it to the other ranks in place of its entries."""
+        the next messages report it to the other ranks."""
         try:
             yield
         except Exception as error:
@@ -176,13 +178,14 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: the frames by position, or its errors."""
+        """Return this rank's message, uint8: its errors if it has any, otherwise the frames by
+        position."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty, but all ranks still take part in the
         # collective.
         given = {} if frames is None or self.failure is not None else frames
-        # Add up the lengths first, so that a message over the limit is never allocated.
+        # Add up the lengths first, so that a message above the limit is not allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
@@ -192,13 +195,15 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
-        """Return the request for an alltoall that sends to every rank a message with its
-        ``frames``, or no bytes if they are None."""
+        """Return the request for an alltoall of messages.
+
+        frames : for each rank, the frames in its message, by position; None sends it no bytes
+        """
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
             self._note_length(total)
-        if self.errors:  # also of ``write`` above: every receiver gets the same errors
+        if self.errors:  # may be new since the first ``write``; every receiver gets the same
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)
         return AllToAll(np.concatenate(messages), splits)
@@ -215,7 +220,7 @@ class ExchangeContext:
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
         """Split the result of a collective into the senders' messages, and check them. ``senders``
-        are ranks; None stands for all ranks.
+        is a list of ranks; None stands for all ranks.
 
         Raises
         ------
@@ -223,7 +228,7 @@ class ExchangeContext:
         RankMismatch : a rank has another configuration, step or set of tensors
         CorruptPayload : the bytes are not valid messages
         """
-        # Check for failures first, because the message of a failed rank lists no members.
+        # Look for errors first, because a message with an error lists no members.
         messages = split_messages(joined, range(self.world_size) if senders is None else senders)
         failed = []
         for message in messages:
@@ -231,8 +236,7 @@ class ExchangeContext:
                 failed.append(f"rank {message.rank}: {message.error}")
         if failed:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
-        # Compare with this rank's own step, because stale messages of all ranks would agree with
-        # each other.
+        # Compare with this rank's own step, because messages of an old step agree with each other.
         step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.members))
         for message in messages:
             if (message.configuration, message.step, message.members) != (
@@ -253,6 +257,6 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise the error that ``guarded`` kept, if there is one, after the last phase."""
+        """Raise the error that ``guarded`` kept, if there is one. Called after the last phase."""
         if self.failure is not None:
             raise self.failure

@@ -1,4 +1,4 @@
-"""The contract of exchanges, and the comparison of their bytes with a dense allreduce."""
+"""The contract of exchanges, and the comparison of their bytes with those of a dense allreduce."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
-"""A running exchange: it yields requests, receives their results, and returns the arrivals by
-position."""
+"""A running exchange: a generator that yields requests for collectives, receives their results, and
+returns the arrivals by position."""
 
 DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with dense, so that rounding does not decide it."""
+"""Relative tolerance of the comparison with a dense allreduce, so that rounding errors do not
+decide it."""
 
 
 @dataclass(frozen=True)
 class Exchange:
     """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
-    ``run`` is a generator, because its driver decides how to wait for a collective: the same code
-    runs over threads, Horovod's asynchronous handles and TensorFlow graphs. All ranks must yield
-    the same kinds of requests in the same order, whatever they selected and even after an error.
+    ``run`` is a generator, so that its caller decides how to wait for a collective. The same code
+    then runs with threads, with Horovod's asynchronous handles and in TensorFlow graphs. All ranks
+    must yield the same kinds of requests in the same order, whatever they have selected, and even
+    after an error.
 
     Attributes
     ----------
     paper : key of the paper in ``papers.bib``, or None
-    conserves : whether the applied entries and the kept entries of all ranks add up to the
-        accumulated ones
+    conserves : no entry is lost: the applied entries and the residuals of all ranks add up to the
+        accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
         which entries are removed from a rank's residual
     sums_first : gradients are summed before the selection; the rank that has a sum keeps its
@@ -47,10 +49,10 @@ class Exchange:
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's frames
-    selects_everywhere : every rank selects from its gradient on every step; if False,
+    selects_everywhere : every rank selects from its own gradient in every step; if False,
         ``selects_on`` decides
-    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
-        exchange works on the accelerator
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the exchange; empty if the copy is not needed
     """
 
     id: ClassVar[str]
@@ -81,31 +83,32 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` is
-        None if the collective does not know the nodes."""
+        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` is the
+        collective's knowledge of the nodes, or None if it has none."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
-        """Return whether a dense ring allreduce moves no more bytes; the same on all ranks.
+        """Return whether a dense ring allreduce moves at most as many bytes as this exchange. The
+        result is the same on all ranks.
 
-        For example, this is the case for an allgather of 8 bytes per entry, with one rank per node,
+        For example, compared with an allgather of 8 bytes per entry and one rank per node, it does
         if density >= 1 / world_size.
         """
-        if placement.world_size == 1:  # nothing is sent; compare the sizes of the payloads
+        if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
             return density * entry_bytes >= 2 * DENSE_BYTES
         dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the number of bytes that a node receives from other nodes in a step, per entry of
-        the tensor; the largest number of all nodes."""
+        """Return how many bytes a node receives from other nodes in a step, per entry of the
+        tensor. If nodes differ, return the largest number."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange one bucket: yield requests, receive their results, and return each member's
-        arrival.
+        """Exchange the selections of one bucket: yield requests for collectives, receive their
+        results, and return the arrival of every member.
 
-        The context keeps errors between two phases, and raises them after the last phase.
+        Errors between two phases are kept by the context, and raised after the last phase.
         """
         raise NotImplementedError
 

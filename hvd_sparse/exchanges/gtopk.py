@@ -19,31 +19,33 @@ from hvd_sparse.types import Selection
 @EXCHANGES.register("gtopk")
 @dataclass(frozen=True)
 class GTopK(Exchange):
-    """Merge two ranks' entries at a time, and keep the k largest of each merge.
+    """Merge the selections of two ranks at a time, and keep the k largest entries of each merge.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
-        received: ceil(log2 N) * k entries at the root, k entries on every other rank
+        received: ceil(log2 N) * k entries at the root (rank 0), k entries on every other rank
 
-    The root's final entries go to all ranks. Entries at other indices stay in the residual of the
-    rank that selected them.
+    All ranks then receive the root's final entries and apply them. Entries at other indices stay in
+    the residual of the rank that selected them.
 
     Parameters
     ----------
-    conserving : if a merge cuts an entry, and another entry at the same index reaches the root, the
-        rank of the merge keeps the cut entry in its residual. The paper's rule (False) loses this
-        entry. For example, 4 ranks select a:1, b:1.1, a:2 and c:0.1 with k = 1. The first merge
-        cuts the first rank's a:1, but the third rank's a:2 is applied, so the first rank removes
-        index a from its residual as if a:1 had been applied.
+    conserving : matters if a merge cuts an entry, and another entry at the same index reaches the
+        root. The sender of the cut entry then removes it from its residual, because its index was
+        applied. If True, the rank that made the merge therefore keeps the cut entry in its own
+        residual. With False, the paper's rule, the entry is lost
 
     Notes
     -----
+    An example of a lost entry with k = 1: ranks 0 to 3 select 1 at index a, 1.1 at b, 2 at a and
+    0.1 at c. The first merge cuts rank 0's 1 at a. At the end the 2 at a is applied, so rank 0
+    removes index a from its residual, although its 1 was not applied.
+
     The result has at most k entries. It is the top k of the sum of all ranks' entries if N = 2, and
     for any N if no two ranks selected the same index. Every round is an alltoall in which each rank
-    sends to at most one other rank. The result is sent by an allgather in which only the root's
-    message has entries.
+    sends to at most one other rank. The final entries are sent by an allgather in which only the
+    root's message has entries.
 
-    Paper: shi2019gtopk.  Departs: any number of ranks instead of powers of two only;
-    ``conserving``.
+    Paper: shi2019gtopk.  Departs: the number of ranks need not be a power of two; ``conserving``.
     """
 
     conserving: bool = True
@@ -52,7 +54,7 @@ class GTopK(Exchange):
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "looks at the vector again between its phases"
+    needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def __post_init__(self) -> None:
         check_truth(self.conserving, "conserving of GTopK")
@@ -110,7 +112,7 @@ class _Branch:
     """One tensor on one rank: the entries that the merges so far have kept, and those that they
     have cut.
 
-    is_finite : False if a merge has overflowed; then no frame is sent
+    is_finite : False if a sum has overflowed; the rank then sends no frame
     """
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
@@ -122,8 +124,8 @@ class _Branch:
 
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
-        # If another entry is applied at the index of a cut entry, the sender of the cut entry
-        # removes it from its residual, and only this rank still has its value.
+        # If another entry at this index is applied, the sender of the cut entry removes it from its
+        # residual. Only this rank then has its value.
         self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 
@@ -137,18 +139,18 @@ class _Branch:
                 self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """Encode the kept entries, and add the codec's rounding errors to the cut entries."""
+        """Encode the kept entries. If the codec is lossy, its rounding errors are cut entries."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
-            # From here on, keep the rounded values, as the other ranks decode them.
+            # Go on with the values that the other ranks decode.
             passed = self._codec.decode(frame, self._kernels)
             self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
         applied = self._decode(frame)
-        # Entries at other indices stay in the residuals of their senders, so cut entries at these
-        # indices must not be kept here as well.
+        # At indices that are not applied the senders keep their entries, so this rank must not
+        # keep the cut entries as well.
         left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)

@@ -24,27 +24,27 @@ class Hierarchical(Exchange):
         alltoall    inside a node, every rank receives its part of all gradients and adds them up,
                     in rank order
         allgather   every rank selects from the sum of its part; all ranks receive all selections
-        received:   inside the node numel (L - 1) / L values a rank; by a node, in a ring,
-                    (M - 1 / L) * k entries, with L ranks on each of M nodes
+        received:   with L ranks on each of M nodes, a rank receives numel (L - 1) / L values from
+                    its node, and a node receives (M - 1 / L) * k entries, in a ring
 
     A tensor is divided evenly among the L ranks of a node, and each rank keeps only the residual of
-    its part. A rank's residual memory, selection time and k are therefore 1 / L of those of the
-    tensor.
+    its part. A rank's residual, its selection time and its k are therefore 1 / L of those of the
+    whole tensor.
 
     Parameters
     ----------
-    ranks_per_node : number of consecutive ranks that share a node. None gets the number from
-        Horovod, and requires equally many ranks on every node
+    ranks_per_node : number of consecutive ranks that share a node. None asks Horovod for the
+        number, and requires that all nodes have equally many ranks
 
     Notes
     -----
-    On one node all steps run dense (unless ``allow_dense=False``), with one warning. On a dense
-    step every rank also sends the residual of its part. Elastic runs are refused, because a restart
-    moves ranks away from the residuals of their parts.
+    On one node all steps run dense (unless ``allow_dense=False``), and a warning is logged once. On
+    a dense step every rank also sends the residual of its part. The exchange raises InvalidOption
+    in elastic runs, because a restart moves ranks away from the residuals of their parts.
 
-    Departs from two-level schemes with a leader and process sets: all ranks of a node do equal
-    work, and all ranks take part in the collectives; in the alltoall, messages between nodes are
-    empty.
+    Other two-level schemes have a leader in every node, and process sets. Here all ranks of a node
+    do equal work, and all ranks take part in the collectives; in the alltoall, messages between
+    nodes are empty.
     """
 
     ranks_per_node: int | None = None
@@ -85,7 +85,7 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
-        # An alltoall of all ranks, with empty messages between nodes, works without a process set.
+        # An alltoall of all ranks needs no process set; messages to other nodes are empty.
         ranks = range(context.world_size)
         given = [_part(context, placement, r) if r in mates else None for r in ranks]
         received = yield context.to_each(given)
@@ -99,7 +99,7 @@ class Hierarchical(Exchange):
                 for message in arrived:
                     with np.errstate(over="ignore", invalid="ignore"):  # checked below
                         total += read_values(message.frame(position), total.size, total.dtype)
-                if is_finite(total):  # otherwise no frame is sent, which all ranks notice
+                if is_finite(total):  # otherwise the missing frame shows the overflow to all ranks
                     frames[position] = context.select(position, total)
         arrived = context.read((yield AllGather(context.write(frames))))
         context.finish()
@@ -115,8 +115,8 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return, by position, a frame of this rank's values in the part of a tensor that ``rank``, on
-    the same node, adds up."""
+    """Return frames, by position, of this rank's values in those parts of the tensors that
+    ``rank``, on the same node, adds up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

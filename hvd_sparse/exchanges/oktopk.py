@@ -19,28 +19,28 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds of count / k, outside which the threshold of the last step is adjusted."""
+"""Bounds of count / k. Outside them, the threshold of the last step is adjusted."""
 
 
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Add up each region of a tensor on one rank, its owner, then gather the k largest sums on all
+    """Add up each region of a tensor on one rank, its owner, then send the k largest sums to all
     ranks.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
         allgather   the owners' largest sums go to all ranks
-        received:   about k (N - 1) / N entries, then at most slack * k: less than 3 k entries, 6 k
-                    words, for any N
+        received:   about k (N - 1) / N entries, then at most slack * k; with slack 2 less than 3 k
+                    entries, or 6 k words, for any N
 
-    A rank's entries are removed from its residual only at the indices that are applied.
+    An entry is removed from a rank's residual only if its index is among the applied sums.
 
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more, that multiplies the threshold on other steps if more than 4/3 k sums
-        reach it, and divides it if fewer than 2/3 k reach it
+    drift : factor, 1 or more. On other steps it multiplies the threshold after a step in which more
+        than 4/3 k sums were sent, and divides it after one with fewer than 2/3 k
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which
@@ -49,10 +49,10 @@ class OkTopK(Exchange):
     Notes
     -----
     Regions have equal lengths on the first step. Afterwards each region holds an equal number of
-    the entries that were applied last. All ranks have these entries, so no collective is needed to
-    agree on the regions. The owner of the first region depends on the tensor's position, which
-    distributes the work over the ranks. The threshold and the regions are the same on all ranks,
-    and part of their state.
+    the entries that were applied last. All ranks know these entries, so they agree on the regions
+    without a collective. The owner of the first region depends on the tensor's position, so that
+    the work is spread over the ranks. The threshold and the regions are the same on all ranks, and
+    are saved in checkpoints.
 
     Paper: li2022oktopk.  Departs: regions follow the applied entries, while the paper finds them by
     an allreduce over the ranks' own entries; ``slack`` replaces the paper's balancing, so an exact
@@ -70,7 +70,7 @@ class OkTopK(Exchange):
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
-    needs_host: ClassVar[str] = "looks at the vector again between its phases"
+    needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def __post_init__(self) -> None:
         check_whole(self.period, "period of OkTopK", 1)
@@ -108,12 +108,12 @@ class OkTopK(Exchange):
 
 
 class _Agreed(TypedDict):
-    """The memo of a tensor: state after a step, the same on all ranks.
+    """A tensor's state after a step, the same on all ranks, as the memo for its next exchange.
 
     threshold : magnitude that a sum must reach to be sent
     count : k of the step in which the threshold was computed
     age : number of steps since the last exact evaluation
-    edges : the regions' first indices, and the end of the last region
+    edges : the first indices of the regions, and the end of the last region
     """
 
     threshold: float
@@ -137,11 +137,11 @@ class _Plan:
             memo = {"threshold": 0.0, "count": 0, "age": 0, "edges": equal}
         self._threshold, self._age = memo["threshold"], memo["age"]
         self.edges = memo["edges"] if len(memo["edges"]) == regions + 1 else equal
-        # If k has changed, the step is exact too, because the threshold belongs to the old k.
+        # If k has changed, the threshold belongs to the old k, so the step is exact.
         has_old_k = memo["count"] != member.count
         self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
-        # A small tensor has few regions, so the first owner differs by tensor, to distribute the
-        # work.
+        # A small tensor has few regions. Its first owner depends on its position, so that small
+        # tensors do not all have the same owners.
         self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
@@ -158,8 +158,7 @@ class _Plan:
         return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Encode entries of a region, and add the codec's rounding errors to this step's rounding
-        errors."""
+        """Encode entries of a region. If the codec is lossy, note its rounding errors."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
@@ -214,8 +213,8 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
-        # Divide the tensor at equal counts of applied entries, because the next step's entries are
-        # distributed similarly.
+        # Give each region equally many of the applied entries, because the entries of the next step
+        # are distributed similarly.
         edges = self.edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]

@@ -16,9 +16,10 @@ from hvd_sparse.types import Selection
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
-"""Operand of the allreduce if all ranks know that a rank has failed."""
+"""A rank's operand of the allreduce if all ranks know that some rank has failed."""
 STEPS = 4093
-"""Period, in steps, of the mark that is appended to every operand of an allreduce."""
+"""The mark of a step, which is appended to every operand of an allreduce, repeats after this many
+steps."""
 
 
 @EXCHANGES.register("shared_index")
@@ -27,23 +28,23 @@ class SharedIndex(Exchange):
     """Select on one rank, the leader, and allreduce the values of all ranks at the leader's
     indices.
 
-        leader of a step:   step mod N
+        leader of a step:   rank step mod N
         received per rank:  4 k bytes of indices, except by the leader, and 2 (N - 1) / N * 4 k
                             bytes of values: 12 k (N - 1) / N on average, for any number of ranks N
 
-    If a selector finds the same indices on all ranks, there is no leader and no indices are sent.
-    For example, ``random_k`` with ``shared_seed`` draws the indices, and ``chunked`` computes them
-    from norms that are first summed over the ranks.
+    If the selector finds the same indices on all ranks, there is no leader, and no indices are
+    sent. For example, ``random_k`` with ``shared_seed`` draws the same indices on all ranks, and
+    ``chunked`` selects by norms that are first summed over the ranks.
 
     Notes
     -----
-    Compression commutes with averaging: the sum of the ranks' selections is the selection of their
-    sum. The method assumes that accumulated gradients are similar enough for the leader's indices
-    to suit the other ranks.
+    Because all ranks send values at the same indices, the sum of their selections is a selection
+    from the sum of their accumulated gradients. The method assumes that accumulated gradients are
+    so similar that the leader's indices suit the other ranks.
 
     The indices are sent by an allgather in which only the leader's message has indices, because the
-    root of Horovod's broadcast is fixed in a TensorFlow graph. The other ranks' messages (36 bytes
-    and 4 bytes per tensor) report failures. Values are summed by an allreduce in float32 or
+    root of Horovod's broadcast cannot change in a TensorFlow graph. The other ranks' messages (36
+    bytes and 4 bytes per tensor) report failures. Values are summed by an allreduce in float32 or
     float64; codecs are not used.
 
     Paper: chen2020scalecom.
@@ -53,7 +54,7 @@ class SharedIndex(Exchange):
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
     selects_everywhere: ClassVar[bool] = False
-    needs_host: ClassVar[str] = "looks at the vector again between its phases"
+    needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         sums = 2 if selector.sums_statistics else 1
@@ -77,8 +78,7 @@ class SharedIndex(Exchange):
             for p, leader in leaders.items()
             if has_leader and leader == context.rank and not context.is_lost
         }
-        # This allgather runs even if there are no indices to send, because its messages report
-        # failures.
+        # This allgather runs even if there are no indices to send, because it reports failures.
         gathered = yield AllGather(context.write(mine))
         with context.guarded():
             messages = context.read(gathered)
@@ -92,23 +92,23 @@ class SharedIndex(Exchange):
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield AllReduce(_values(context, chosen))
-        # Raise an error of this rank first, because a failed rank makes the sum's mark wrong on all
-        # ranks.
+        # First raise this rank's own error. A failed rank makes the mark in the sum wrong on all
+        # ranks, and checking the mark would hide that error.
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
-    """Return the operand of an allreduce: the arrays in their widest dtype, then the step's mark.
+    """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
+    mark.
 
-    A rank that failed contributes zeros, so that the other ranks find a wrong mark in the sum.
+    A failed rank contributes zeros, so that the mark in the sum is wrong and all ranks notice.
 
     lengths : lengths of the other ranks' arrays, as far as this rank can compute them
     """
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
-    # has failed, its array needs the length of the other ranks' arrays, because the allreduce
-    # itself would fail otherwise.
+    # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
         return NOTHING
     dtypes = [member.spec.accumulator for member in context.members.values()]
@@ -119,8 +119,8 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return the mark of this step, from 1 to ``STEPS``, which repeats after ``STEPS`` steps. The
-    mark is so small that its float32 sum over up to 4,000 ranks is exact."""
+    """Return the mark of this step, from 1 to ``STEPS``. Marks are small, so that their float32 sum
+    over up to 4,000 ranks is exact."""
     return 1 + context.step % STEPS
 
 
@@ -133,8 +133,8 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
         raise RankMismatch(
             f"bucket {context.bucket}: the allreduce of step {context.step} over "
             f"{context.world_size} ranks has parts of another step or of a failed rank: look for "
-            "the first error of the other ranks; without one, the collective has delivered data of "
-            "another step"
+            "the first error on the other ranks; if there is none, the collective has delivered "
+            "data of another step"
         )
 
 
@@ -154,7 +154,7 @@ def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     for position, member in context.members.items():
         accumulated = _accumulated(context, position)
         size = member.selector.measures(accumulated.size)
-        # The operand has the widest dtype of the bucket.
+        # The sum has the widest dtype of the bucket.
         part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
         member.outgoing.found = member.selector.find_by(part, accumulated, context.kernels)
         offset += size
@@ -178,8 +178,8 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
 def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
-    """Return every member's summed entries. This rank's own values at the same indices are removed
-    from its residual."""
+    """Return the arrival of every member: the summed entries to apply, and this rank's own values
+    at the same indices, which leave its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)

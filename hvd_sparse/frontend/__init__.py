@@ -1,1 +1,1 @@
-"""The part of the compressors that all frontends share."""
+"""The code that the compressors of all frontends share."""

@@ -21,7 +21,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class AutoMethod(Builder[Value]):
-    """``Compression.auto`` and ``Compression.nothing``; a frontend sets the classes."""
+    """``Compression.auto`` and ``Compression.nothing``. Each frontend sets its own classes."""
 
     _compressor: ClassVar[Callable[..., Value]]
     _nothing: ClassVar[type[SendNothing]]
@@ -40,8 +40,8 @@ class AutoMethod(Builder[Value]):
 
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
-        """Return a compressor that sends nothing, to measure the upper bound of any speed-up. Every
-        rank trains with its own gradients, so use it for timing only. ``params`` is ignored."""
+        """Return a compressor that sends no gradients, to measure the upper bound of any speed-up.
+        Use it for timing only: ranks train with their own gradients. ``params`` is ignored."""
         return cls._nothing()
 
     @classmethod
@@ -62,17 +62,17 @@ class AutoMethod(Builder[Value]):
     ) -> Value:
         """The fastest of LDTE-BS, dense float32 and dense float16, as measured in the first steps.
 
-        Rank 0 logs the result with its reason; ``compressor.verdict`` returns the result on every
-        rank.
+        Rank 0 logs the choice with its reason; every rank has it as ``compressor.verdict``.
 
         density : fraction of the entries to send; by default 0.001, or derived from ``steps``
-        ways : the candidates: "sparse", "dense", "fp16" (as ``hvd.Compression.fp16``)
-        trial_steps : measured steps for each candidate, after two warm-up steps
-        review_every : steps between reviews of the choice; 0 for no reviews
-        optimizer, steps, scheduler : as for every method. With an optimizer, dense steps send
-            everything that the memory holds: for SGD that equals plain SGD, for Adam and Muon their
-            memories at density 1; "fp16" is then no candidate
-        options : the common options; the codec is "block16" by default
+        ways : the candidates, of "sparse" (LDTE-BS), "dense" and "fp16" (dense float16, as
+            ``hvd.Compression.fp16``); by default all
+        trial_steps : number of measured steps for each candidate, after two warm-up steps
+        review_every : number of steps between reviews of the choice; 0 turns reviews off
+        optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
+            candidate, and a dense step sends all entries that the memory holds. Dense steps then
+            equal those of plain SGD, or, for Adam and Muon, of their memories at density 1
+        options : the common options; the codec is "block16" by default, without ``steps``
         """
         if steps is None:
             options.setdefault("codec", "block16")
@@ -83,8 +83,8 @@ class AutoMethod(Builder[Value]):
             does_work = configuration.memory.finishes
             if does_work and optimizer is None:
                 raise InvalidOption(
-                    f"auto cannot step aside for memory {configuration.memory!r}, which is the "
-                    "optimizer's momentum: give the optimizer, by optimizer="
+                    f"auto cannot send dense gradients with memory {configuration.memory!r}, "
+                    "which computes the optimizer's momentum: give the optimizer, by optimizer="
                 )
             if configuration.groups == PLANNED:
                 raise InvalidOption(
@@ -97,8 +97,8 @@ class AutoMethod(Builder[Value]):
                 tried = [way for way in WAYS if way != FP16 or not does_work]
             if does_work and FP16 in tried:
                 raise InvalidOption(
-                    "ways has 'fp16', whose rounding would be lost, as optimizer= has a memory "
-                    "that sends all that it has on dense steps: leave 'fp16' or optimizer= out"
+                    "ways has 'fp16', but with optimizer= the memory keeps nothing after a dense "
+                    "step, so the rounding of fp16 would be lost: leave 'fp16' or optimizer= out"
                 )
             trial = Trial(tried, trial_steps, review_every)
             policy = cls._fallback(trial, sends_all=does_work)
@@ -108,11 +108,8 @@ class AutoMethod(Builder[Value]):
 
 
 class SendNothing:
-    """Base class of the compressors that return every rank's own gradient, for timing only.
-
-    Horovod must reduce something, so it reduces one number for each tensor. No compressor of this
-    package can be faster, because selection costs time.
-    """
+    """Base class of the compressors that return each rank's own gradient, for timing only. They
+    reduce one number for each tensor, because Horovod must reduce something."""
 
     def __init__(self) -> None:
         logger.warning(
@@ -122,7 +119,7 @@ class SendNothing:
 
 
 class LocalStepsBase:
-    """Counts local steps, and exchanges when an exchange is due."""
+    """Base class of ``LocalSteps``: counts local steps, and exchanges when an exchange is due."""
 
     compressor: Compressor
 
@@ -143,7 +140,13 @@ class LocalStepsBase:
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
         check_truth(nesterov, "nesterov of LocalSteps")
         if outer_momentum != 0:
-            check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, "0, or below 1")
+            check_number(
+                outer_momentum,
+                "outer_momentum of LocalSteps",
+                0,
+                1,
+                "0, or a number between 0 and 1",
+            )
         elif nesterov:
             raise InvalidOption(
                 "nesterov of LocalSteps is True without outer_momentum: give one, for example "
@@ -158,8 +161,9 @@ class LocalStepsBase:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange now, for example at the end of a training whose number of steps is no multiple
-        of ``every``. Collective; without a step since the last exchange it has no effect."""
+        """Exchange now, for example at the end of a training whose number of steps is not a
+        multiple of ``every``. Collective. It has no effect if no local step was taken since the
+        last exchange."""
         if self.taken:
             self._exchange()
             self.taken = 0
@@ -168,14 +172,13 @@ class LocalStepsBase:
         raise NotImplementedError
 
     def stats(self) -> Report:
-        """Return the compressor's report, in which each exchange counts as a step."""
+        """Return the compressor's ``stats()``, in which each exchange counts as one step."""
         return self.compressor.stats()
 
 
 def refuse_unfrozen(what: str) -> None:
-    """Raise InvalidOption for a trained tensor that was frozen at first and so has no anchor."""
     raise InvalidOption(
-        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, and "
-        "ranks would stay apart; make LocalSteps while it is unfrozen, and freeze it afterwards, "
-        "or make another LocalSteps now"
+        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, so "
+        "its values would differ between ranks; make LocalSteps while it is unfrozen and freeze "
+        "it afterwards, or make another LocalSteps now"
     )

@@ -37,25 +37,27 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit, so that ranks that continue training report first."""
+"""Factor on the time limit of ``save``, so that ranks that train instead of saving report first."""
 
 
 class Compressor:
-    """Base class of all frontends' compressors: a name, a watchdog, a state, records and a policy.
+    """Base class of all frontends' compressors, with reports, checkpoints and elastic restarts.
 
-    It compares and hashes by identity. A frontend sets ``name``, ``step`` and ``collective``, then
-    calls ``_start``. ``place`` names process set and frontend. The ``policy`` decides how each step
-    is sent, by default compressed. ``messenger`` is the collective for messages.
+    The methods of ``Compression`` create compressors. A compressor cannot be pickled or copied.
     """
+
+    # A frontend sets ``name``, ``step`` and ``collective``, then calls ``_start``. ``place`` names
+    # frontend and process set; ``policy`` decides whether a step is compressed or dense;
+    # ``messenger`` is the collective for messages.
 
     step: Step
     watchdog: Watchdog
     collective: Collective
     messenger: Collective
     has_device_wire = False
-    """Whether Horovod accepts this framework's tensors on an accelerator."""
+    """Whether messages can be sent from an accelerator in this framework."""
     is_called_alone = False
-    """Whether the framework calls a compressor also in a world of one rank."""
+    """Whether the framework calls a compressor even in a world of one rank."""
     clips_all_gradients = False
     """Whether the frontend knows all gradients of a step before it sends the first one."""
     is_forewarned = False
@@ -90,11 +92,11 @@ class Compressor:
         self._trace_file: TraceFile | None = None
 
     def resolve(self) -> None:
-        """Find the tensors and make ``step``, unless the frontend did so at construction."""
+        """Find the tensors and create ``step``, if the constructor has not done so."""
 
     def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
-        """Start watchdog, timeline and telemetry. ``rank`` is the rank in the process set, -1
-        outside of it; ``process_rank`` returns the rank among all processes."""
+        """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
+        -1 outside of it; ``process_rank`` returns the rank among all processes."""
         logger.info(
             "compressor %s will keep %d bytes on every rank",
             self.name,
@@ -137,17 +139,16 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return rank and size as of the last handshake, to which the state belongs; after an
-        elastic restart, Horovod has new ranks already."""
+        """Return the rank and the number of ranks at the last handshake. The state belongs to
+        these; after an elastic restart, Horovod already has new ones."""
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
-        """Return the number of ranks in the process set, also on a rank outside of the set."""
         return self._world[1] if self._world else self.collective.world_size
 
     def _averaged(self, position: int) -> int:
-        """Return the number of ranks over which the optimizer averages a tensor's gradient and the
-        memory does not."""
+        """Return over how many ranks a tensor's gradient is averaged after the memory has processed
+        it: over all for a compressed tensor, otherwise 1."""
         spec = self.step.specs[position]
         is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
         return self._size_of_world() if is_sparse else 1
@@ -183,37 +184,37 @@ class Compressor:
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use densities that the run has measured; policies call this method when a step begins."""
+        """Use densities that the run has measured. Policies call this method before a step."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the result of the last trial of ``Compression.auto``, or None before it."""
+        """The result of the last trial of ``Compression.auto``; None before the first trial."""
         decision = self._policy.decision
         return decision if isinstance(decision, Verdict) else None
 
     @property
     def plan(self) -> GroupPlan | None:
-        """Return the plan of ``groups="planned"``, or None before it is made and without this
-        option."""
+        """The plan of ``groups="planned"``; None before it is made."""
         decision = self._policy.decision
         return decision if isinstance(decision, GroupPlan) else None
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """Return the result of ``density="hiding"``; None before the measurement and without this
-        option."""
+        """The densities that ``density="hiding"`` has measured; None before the measurement."""
         decision = self._policy.decision
         return decision if isinstance(decision, HiddenDensities) else None
 
     def stats(self) -> Report:
-        """Return counters of everything sent so far, JSON-able; ``step.stats.Stats.report`` lists
-        them.
+        """Return this rank's counters since the start, JSON-serializable.
 
-        With ``density="hiding"``, "hiding" holds the largest ratio, "c_max", and whether the
-        densities in "density_asked" are measured yet. If densities follow the learning rate,
-        "along_rate" holds the mean "density" asked for, and the "codec".
+        name, exchange : the compressor's name, and its exchange with options
+        hiding : only with ``density="hiding"``: the largest compression ratio, "c_max", and
+            "is_measured", whether the densities in "density_asked" are measured yet
+        along_rate : only if densities follow the learning rate: the mean "density", and the "codec"
+
+        ``hvd_sparse.step.stats.Stats.report`` describes all other entries.
         """
         self.resolve()
         rule = self.configuration.rule
@@ -229,28 +230,41 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return "state_bytes", this rank's state, and "gathered_bytes", all ranks' messages of one
-        step, both computed from the shapes."""
+        """Return sizes in bytes, computed from the tensors' shapes.
+
+        state_bytes : this rank's state between two steps
+        gathered_bytes : the messages that this rank receives in a step, which are those of all
+            ranks; None if the method chooses its own density
+        """
         self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 
     def config(self) -> Report:
-        """Return parts and options, JSON-able, for ``Compression.from_config``."""
+        """Return the parts and options, JSON-serializable, for ``Compression.from_config``."""
         return self.configuration.describe()
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
-        """Pass metrics of the training, numbers by name as in ``log(loss=loss.item())``, to the
-        writers of ``telemetry=``; InvalidOption for other values. ``step`` counts completed steps,
-        by default the compressor's. On ranks that do not write, the call has no effect."""
+        """Pass metrics of the training to the writers of ``telemetry=``, for example
+        ``log(loss=loss.item())``. The call has no effect on ranks that have no writers.
+
+        Parameters
+        ----------
+        step : number of completed steps that the record shows; by default the compressor's count
+        metrics : numbers by name
+
+        Raises
+        ------
+        InvalidOption : a metric is not a number
+        """
         self.resolve()
         if self._recorder is not None:
             self._recorder.log(step, metrics)
 
     def summary(self, *, all_ranks: bool = False) -> str:
-        """Print a plain-text table of all steps so far on rank 0, and return its text.
+        """Return the counters of all steps so far as a text table, which rank 0 also prints.
 
-        Contraction and staleness count only the steps that telemetry measured. With ``all_ranks``
-        the table also has a row for each rank; every rank must call the method then. Collective.
+        Contraction and staleness are over the steps that telemetry measured. ``all_ranks`` adds a
+        table with a row for each rank; the call is then collective, so every rank must make it.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -267,24 +281,26 @@ class Compressor:
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays.
 
-        version, library : version of this layout, and of hvd_sparse
-        config, model : parts and options; shape and dtype of every tensor
-        rank, world_size, reduction : the state's rank, the number of ranks, and "average" or "sum"
-        tensors : by name, for tensors that had a step: completed steps, threshold, the selector's
-            memo and the vector it selected from, the memory's arrays and numbers, and the density
-            if it was measured
+        version, library : version of this layout, and version of hvd_sparse
+        config, model : the parts and options; the shape and dtype of every tensor
+        rank, world_size : the rank to which the state belongs, and the number of ranks
+        reduction : "average" or "sum"
+        tensors : for each tensor that had a step, by name: the number of completed steps, the last
+            threshold, the memos of selector and exchange, the name of the vector of the last
+            selection, the memory's arrays and numbers, and the density if it was measured
         """
         self.resolve()
         return saved_state(self.step, *self._place_in_world())
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
-        """Load this rank's ``state_dict()``, and return the tensors that only one side knows. With
-        ``strict=False`` on all ranks, for added or removed parameters, all other tensors are
-        loaded.
+        """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor
+        or only the state has.
+
+        If parameters were added or removed, ``strict=False`` on all ranks loads the other tensors.
 
         Raises
         ------
-        RankMismatch : the state belongs elsewhere; the message lists all differences
+        RankMismatch : rank, model or configuration differ; the message lists all differences
         """
         self.resolve()
         state = named_as(state, self.step.specs)
@@ -293,15 +309,15 @@ class Compressor:
         return incompatible_keys(state, self.step.specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states of all ranks into the file ``path`` on rank 0. Collective: every rank
-        calls it and receives all states of one tensor at a time, at most world_size * numel *
+        """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
+        receives the arrays of one tensor at a time from all ranks, at most world_size * numel *
         itemsize bytes.
 
         Raises
         ------
-        PeerFailure : the file cannot be written; raised on all ranks, and the previous file stays
+        PeerFailure : rank 0 cannot write the file; raised on all ranks, and the previous file stays
         ExchangeTimeout : another rank does not call ``save``; the message names the rank
-        InvalidOption : the exchange is "hierarchical", whose residuals one file cannot hold
+        InvalidOption : the exchange is "hierarchical", whose states cannot be in one file
         """
         self.resolve()
         if self.step.exchange.sums_first:
@@ -316,8 +332,8 @@ class Compressor:
             gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Load this rank's part of the file ``path`` that ``save`` wrote. Every rank reads the
-        file. If the number of ranks has changed, residuals are redistributed.
+        """Load this rank's state from the file ``path`` that ``save`` wrote, which every rank
+        reads. If the number of ranks has changed, residuals are redistributed.
 
         Raises
         ------
@@ -328,11 +344,11 @@ class Compressor:
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 
     def commit(self) -> None:
-        """Remember the state, for ``go_back``."""
+        """Keep a copy of the state for ``go_back``."""
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last commit, after an error of Horovod that ended all collectives."""
+        """Return to the last ``commit``, after an error of Horovod that ended all collectives."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)
@@ -340,9 +356,9 @@ class Compressor:
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Continue in a new world of ranks. Collective; elastic states call it in ``sync``. If
-        workers joined or left, residuals are redistributed (``state.redistribution``). The new rank
-        0 writes records."""
+        """Continue with the ranks that Horovod has after an elastic restart. Collective; elastic
+        states call it in ``sync``. If workers joined or left, residuals are redistributed. The new
+        rank 0 writes the records of telemetry."""
         self.resolve()
         self._forget_world()
         self._meet()
@@ -353,12 +369,12 @@ class Compressor:
             self._record()
 
     def _forget_world(self) -> None:
-        """Drop the step and the collectives that are running."""
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
 
     def close(self) -> None:
-        """End telemetry and watchdog, and free the name; do not use the compressor afterwards."""
+        """End telemetry and the watchdog, and free the name. The compressor cannot be used
+        afterwards."""
         if self._recorder is not None:
             self._recorder.close()
         self._naming.release()

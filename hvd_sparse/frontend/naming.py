@@ -1,4 +1,7 @@
-"""Names of compressors' collectives and handshakes, equal on all ranks."""
+"""Names of compressors, by which their collectives are matched; equal on all ranks.
+
+A place is a process set in one frontend, as text: for example "torch.0".
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,13 @@ from hvd_sparse.types import TensorSpec
 
 _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
-"""By place: the compressors that completed a handshake in this world, in order."""
+"""By place: the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""By place: the numbers of compressors that are not closed, with their owners."""
+"""By place: the numbers of the compressors that are not closed, and their owners."""
 
 
 class Naming:
-    """One compressor's name. ``place`` names process set and frontend, ``given`` is the option
-    ``name``."""
+    """One compressor's name. ``given`` is the option ``name``."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -30,10 +32,10 @@ class Naming:
         taken[self._number] = self._claim
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
-        """Settle and return the name; InvalidOption if another live compressor has it. Only
-        ``release`` frees a name, because ranks do not collect garbage at the same time."""
+        """Determine and return the name. Raises InvalidOption if another live compressor has it.
+        Only ``release`` frees a number, because ranks collect garbage at different times."""
         if not self._given:
-            # Compressors of equal models differ by number, those of process sets by the set.
+            # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"
             number = f".{self._number}" if self._number else ""
@@ -52,12 +54,12 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake, the same on every rank.
+        """Return the name of a new handshake, which is the same on every rank.
 
-        Handshakes are numbered by the order of first gradients: names depend on the model, whose
-        differences the handshake must find, and one rank alone may make a compressor. A
-        compressor's second handshake means that an elastic restart made a new world, so the numbers
-        start again.
+        The name contains the number of the handshake at this place. The compressor's own name and
+        number cannot be used, because ranks may differ in them: the name depends on the model, and
+        one rank may have made an additional compressor. A second handshake of a compressor means
+        that an elastic restart has made a new world, so the numbers start again.
         """
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
@@ -77,8 +79,8 @@ def check_keys(names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InvalidOption(
-                f"tensor number {position} has the name {name!r}: give every tensor a name, a text "
-                "of its own"
+                f"tensor number {position} has the name {name!r}: give every tensor a non-empty "
+                "string as its name"
             )
         if name in seen:
             raise InvalidOption(

@@ -1,5 +1,5 @@
-"""Telemetry: measures one step in every interval, and passes a record to the writers, which run in
-a separate thread. In the other steps it only counts."""
+"""Telemetry: measures one step in every ``telemetry_every`` steps, and passes a record to the
+writers, which run in a separate thread. Other steps are only counted."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from hvd_sparse.types import Option, Report
 logger = logging.getLogger("hvd_sparse")
 
 MOST_WAITING = 1000
-"""Records that may wait for their writers; further records are dropped."""
+"""Largest number of records that wait for the writers; further records are dropped."""
 LAST_S = 10.0
-"""Seconds for which a program waits at its end for pending records."""
+"""Seconds for which a program waits at its end until the writers have received all records."""
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 SPANS = ("select", "encode", "exchange", "decode")
 
 Span = tuple[str, str, float, float]
-"""Kind, tensor or bucket, start and end in seconds."""
+"""Kind of work, name of the tensor or bucket, start and end in seconds."""
 
 
 class Recorder:
-    """Makes one compressor's records on one rank, at the first step and every ``every`` steps. A
-    separate thread calls ``find_lagging``, which returns the ranks behind this one."""
+    """Makes the records of one compressor on one rank, for the first step and for every step whose
+    number is a multiple of ``every``. ``find_lagging`` returns the ranks that are behind."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Note that a step begins, and so the last one is over; called under the step's lock."""
+        """Finish the record of the last step, and measure the new step if it is one to record. The
+        caller holds the lock of the transactions."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -86,7 +87,7 @@ class Recorder:
         self._spans.append((what, whose, start_s, end_s))
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind, when this rank has submitted all tensors of a step."""
+        """Look for ranks that are behind, after this rank has submitted all tensors of a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -102,7 +103,7 @@ class Recorder:
         self.put("metrics", numbers_of(metrics), step)
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
-        """Give the writers a record; ``step`` defaults to the largest count of any tensor."""
+        """Pass a record to the writers. ``step`` is by default the number of completed steps."""
         number = self._step.transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
@@ -110,7 +111,8 @@ class Recorder:
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Dense tensors end without a notification, so only the buckets' tensors are checked.
+            # Uncompressed tensors may not be marked as completed, so only tensors in buckets are
+            # checked.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):
@@ -144,7 +146,7 @@ class Recorder:
         has_frames = not (exchange.settles_later or exchange.sums_first)
         counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
-            # Plain mappings, because a Counter takes several times as long for every tensor.
+            # Plain mappings, because subtracting Counters is several times slower.
             before, now = self._counted.get(key, {}), dict(counter)
             counted = {name: now[name] - before.get(name, 0) for name in now}
             self._counted[key] = now
@@ -169,7 +171,6 @@ class Recorder:
 
 
 def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
-    """Return the values of several tensors together, without bytes and times."""
     sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
     for counted in counts:
         for name in sums:
@@ -202,7 +203,6 @@ def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]
 
 
 def _received(ticket: TensorStep) -> int | None:
-    """Return the bytes of all ranks' frames of a tensor; None if no frames arrived."""
     if ticket.position not in ticket.bucket.arrivals:
         return None
     parts = [part for _, part in ticket.bucket.arrivals[ticket.position].parts]
@@ -211,7 +211,8 @@ def _received(ticket: TensorStep) -> int | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span by tensor; every member has its message's time."""
+    """Return the seconds of each kind of span, by tensor. Each tensor of a bucket has the whole
+    time of the bucket's exchange."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for kind, whose, start_s, end_s in list(spans):
         # "hvd_sparse.NAME.INDEX: KEY, KEY"
@@ -241,7 +242,7 @@ class Target(NamedTuple):
 
 
 class Outlet:
-    """The open writers of one rank. A writer that fails is closed, with a warning."""
+    """The open writers of one rank. A writer that raises an exception is closed, with a warning."""
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
         self._targets = [
@@ -263,7 +264,7 @@ class Outlet:
         return bool(self._targets) and not self._is_over
 
     def put(self, record: Report) -> None:
-        """Queue a record for all writers, without waiting."""
+        """Queue a record for all writers. If the queue is full, drop the record."""
         if not self.is_open:
             return
         try:
@@ -305,7 +306,7 @@ class Outlet:
             target.close()
 
     def close(self) -> None:
-        """Write pending records within a time limit, and close the writers."""
+        """Wait, up to a time limit, until all records are written and the writers are closed."""
         was_over, self._is_over, thread = self._is_over, True, self._thread
         # The garbage collector may call this method in any thread.
         if was_over or not thread.is_alive() or thread is threading.current_thread():
@@ -326,7 +327,7 @@ class Outlet:
 def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
     if not isinstance(writer, Writer):
         name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
-        return Target(name, writer, lambda: None, "let it return, and catch what it raises")
+        return Target(name, writer, lambda: None, "make the function return, and catch its errors")
     try:
         sink = writer.open(place)
     except SparseError:

@@ -1,4 +1,4 @@
-"""Saving, loading and size of a compressor's state."""
+"""Saves and loads a compressor's state, and computes its size."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Entries of a small state, whose size is scaled up to the size of a large one."""
+"""Number of entries of a small state, from whose size that of a large state is computed."""
 
 
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
-    """Return the bytes of state and messages, computed from shapes alone, JSON-able.
+    """Return the sizes of state and messages, computed from shapes alone, JSON-serializable.
 
-    state_bytes : residuals, velocities and second buffers of a rank after every tensor's first step
-    gathered_bytes : all ranks' messages for all tensors at the requested density, which every rank
-        receives in a step; None if the method chooses its own density
+    state_bytes : bytes that the memories of a rank keep between steps: residuals, velocities and,
+        for ``rollback``, their second buffers
+    gathered_bytes : bytes of all ranks' messages in a step at the requested density, which every
+        rank receives; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
     kept = specs if configuration.memory.finishes else sent
@@ -51,7 +52,7 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
         TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
         rollback=configuration.rollback,
     )
-    if isinstance(small, DirectionState):  # creates its velocity only when needed
+    if isinstance(small, DirectionState):  # it allocates its velocity in the first step
         is_sparse = configuration.is_sparse(spec.shape, spec.numel)
         small.density = configuration.density(0, spec) if is_sparse else 1.0
         small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)
@@ -94,7 +95,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load a ``saved_state``; RankMismatch, with all differences, if it does not fit."""
+    """Load a ``saved_state``. Raises RankMismatch, which lists all differences."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

@@ -1,4 +1,4 @@
-"""The summary of a run: a plain-text table of everything sent."""
+"""The summary of a run: plain-text tables of the counters by tensor and by rank."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hvd_sparse.types import Report
 
 Columns = dict[str, tuple[str, str]]
-"""The counter of each heading, and the format of the counter."""
+"""For each heading, the counter below it, and the counter's format."""
 COLUMNS: Columns = {
     "entries": ("entries", ","),
     "density": ("density_achieved", ".3g"),
@@ -29,7 +29,7 @@ RANK_COLUMNS: Columns = {
     "non-finite": ("nonfinite_steps", "d"),
 }
 MOST_ROWS = 40
-"""Rows of single tensors; the tensors that send least share one further row."""
+"""Largest number of tensors with a row each; those that send the fewest bytes share one row."""
 UNKNOWN = "-"
 
 
@@ -59,21 +59,21 @@ def _title(stats: Report) -> str:
     steps = max(1, stats["steps"])
     title = (
         f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
-        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received a step"
+        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received per step"
     )
     if (hiding := stats.get("hiding")) is not None:
         least = f"{1 / hiding['c_max']:.3g}"
         found = [each["density_asked"] for each in stats["tensors"].values()]
         asked = [density for density in found if density]
-        span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "of no tensor"
+        span = f"from {min(asked):.3g} to {max(asked):.3g}" if asked else "for no tensor"
         if hiding["is_measured"]:
-            title += f"; densities that hide, as measured: {span}, of at least {least}"
+            title += f"; measured densities that hide: {span}, at least {least}"
         else:
-            title += f"; densities that hide are not measured yet, and {least} until then"
+            title += f"; densities that hide are not measured yet, and {least} is used until then"
     if (along := stats.get("along_rate")) is not None:
         title += (
-            f"; density along the learning rate, {along['density']:.3g} on average over the run, "
-            f"as {along['codec']}"
+            f"; density along the learning rate: {along['density']:.3g} on average over the run, "
+            f"with codec {along['codec']}"
         )
     return title
 
@@ -89,7 +89,7 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return lines of columns as wide as their widest cells, flush right except for ``left``."""
+    """Return a table as text. Columns are aligned to the right, or to the left if in ``left``."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

@@ -1,10 +1,13 @@
-"""Keras 3 on TensorFlow.  Horovod's own wrapper supports only Keras 2.
+"""Gradient sparsification for Keras 3 on TensorFlow. Horovod's own wrapper supports only Keras 2.
 
-import horovod.tensorflow as hvd
-from hvd_sparse.keras import Compression, DistributedOptimizer
+For example:
 
-compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
-model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
+    import horovod.tensorflow as hvd
+    from hvd_sparse.keras import Compression, DistributedOptimizer
+
+    hvd.init()
+    compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
+    model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
 """
 
 from hvd_sparse.keras import callbacks

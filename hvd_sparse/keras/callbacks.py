@@ -1,4 +1,4 @@
-"""Callbacks for ``fit`` with Keras 3, because those of Horovod use functions of Keras 2."""
+"""Callbacks for ``fit`` with Keras 3. Horovod's own callbacks use functions of Keras 2."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Logs = dict[str, float]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Give the ranks of ``process_set``, all by default, the model and optimizer of ``root_rank``,
-    after the first batch has built them. Every rank keeps its metrics and states of random
-    generators."""
+    """Broadcast the variables of the model and of the optimizer from ``root_rank`` to the ranks of
+    ``process_set`` (by default all). This happens after the first batch, because this batch may
+    build them. Metrics and states of random generators are not broadcast."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
@@ -27,7 +27,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         self._root_rank, self._process_set, self._is_done = root_rank, process_set, False
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Broadcast the variables after the first batch only. Collective."""
+        """Broadcast the variables after the first batch. Collective."""
         if self._is_done or not self._process_set.included():
             return
         for variables in (self.model.weights, self.model.optimizer.variables):
@@ -36,14 +36,15 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Average an epoch's metrics over ``process_set``, by default all, for later callbacks."""
+    """Average the metrics of an epoch over the ranks of ``process_set`` (by default all). Callbacks
+    that are later in the list see the averages."""
 
     def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
         super().__init__()
         self._process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Replace the logged metrics by their averages. Collective."""
+        """Replace the metrics in ``logs`` by their averages. Collective."""
         if not logs or not self._process_set.included():
             return
         for metric in sorted(logs):  # one order on all ranks
@@ -57,9 +58,13 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
 
     Parameters
     ----------
-    initial_lr : the rate after the warm-up, already multiplied by the number of ranks
-    warmup_epochs : number > 0
-    steps_per_epoch : batches of an epoch, by default those that ``fit`` counts
+    initial_lr : learning rate after the warm-up, already multiplied by the number of ranks
+    warmup_epochs : duration of the warm-up in epochs, above 0; it need not be whole
+    steps_per_epoch : number of batches in an epoch; by default the number that ``fit`` knows
+
+    Raises
+    ------
+    InvalidOption : ``fit`` does not know the number of batches, and it was not given
     """
 
     def __init__(
@@ -84,13 +89,13 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         assert self._steps
         done = self._epoch + (batch + 1) / self._steps
-        if done < self._epochs + 1 / self._steps:  # the last one ends at the rate itself
+        if done < self._epochs + 1 / self._steps:  # the last batch sets initial_lr
             share = min(done / self._epochs, 1.0)
             size = hvd.size()
             self.model.optimizer.learning_rate = self._rate * (1 + (size - 1) * share) / size
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Log the learning rate, as ``lr``."""
+        """Add the learning rate to ``logs``, as "lr"."""
         if logs is not None:
             logs["lr"] = float(tf.convert_to_tensor(self.model.optimizer.learning_rate))
 
@@ -104,6 +109,6 @@ class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._compression = compression
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Begin a step. Collective at the step that decides the groups."""
+        """Call ``replan``, which is collective in the step that decides the groups."""
         if self._compression.replan():
             self.model.make_train_function(force=True)

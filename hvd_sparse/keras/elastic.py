@@ -4,7 +4,7 @@
 
     state = KerasState(model, compressor=compressor, batch=0, epoch=0)
 
-Horovod's own state uses functions that only Keras 2's variables have.
+Horovod's own state calls methods that only variables of Keras 2 have.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from hvd_sparse.types import Optimizer, Value
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    It commits, restores and broadcasts weights and optimizer. States of random generators and
-    metrics stay each rank's own. An optimizer that is not built yet is built here, because a worker
-    that joins needs as many variables as the others.
+    It commits, restores and broadcasts the variables of model and optimizer, but not metrics and
+    states of random generators. If the optimizer is not built yet, the constructor builds it,
+    because the broadcast needs equally many variables on all workers.
 
     Parameters
     ----------
     model : a built model
-    optimizer : None for the optimizer that the model is compiled with
-    compressor : this rank's; its residuals are redistributed if the number of workers changes
-    options : further attributes of the state, which all ranks get from rank 0
+    optimizer : the optimizer; None stands for the one with which the model is compiled
+    compressor : this rank's compressor; residuals are redistributed if workers join or leave
+    options : further attributes of the state, which rank 0 broadcasts
 
     Raises
     ------
@@ -63,7 +63,7 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
         if not optimizer.built:
             optimizer.build(model.trainable_variables)
         super().__init__(model, optimizer, compressor=compressor, **options)
-        self._bcast_model = self._broadcast  # where Horovod keeps its own
+        self._bcast_model = self._broadcast  # replaces Horovod's function
 
     def _variables(self) -> list[Value]:
         return [*self.model.weights, *self.optimizer.variables]

@@ -17,21 +17,22 @@ from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
-    "it applies its optimizer where this rank's gradients are finite, which ranks need not agree "
-    "on, and those that are not there would be waited for: put DistributedOptimizer around "
-    "keras.optimizers.LossScaleOptimizer(optimizer) (which model.compile() makes by itself for "
-    "mixed_float16 where it is given none)"
+    "a LossScaleOptimizer skips a step only on ranks whose gradients are not finite, and the "
+    "other ranks would wait for these: put DistributedOptimizer around "
+    "keras.optimizers.LossScaleOptimizer(optimizer) (model.compile() makes one for mixed_float16 "
+    "if it is given none)"
 )
 
 
 def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Value:
-    """Return ``horovod.tensorflow.DistributedGradientTape``, extended to Keras 3 variables, on
-    which Horovod's own cannot call ``ref()``.
+    """Return a ``horovod.tensorflow.DistributedGradientTape`` that also accepts Keras 3 variables,
+    which lack the method ``ref()`` that Horovod calls.
 
     Parameters
     ----------
     gradtape : the tape to wrap
-    options : Horovod's: ``compression``, ``op``, ``groups``, ``process_set`` and the others
+    options : all options of Horovod's tape, for example ``compression``, ``op``, ``groups`` and
+        ``process_set``
     """
     if isinstance(options.get("groups"), list):
         options["groups"] = values_of(options["groups"])
@@ -52,23 +53,25 @@ def DistributedOptimizer(
 ) -> Optimizer:
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
-    The optimizer stays the same object, of a derived class, and keeps variables and schedule; a
-    model saved with it loads without hvd_sparse. Clipping and weight decay follow the averaging.
-    With ``gradient_accumulation_steps``, ranks exchange gradients once for all accumulated batches;
-    with a ``LossScaleOptimizer``, they also agree at every batch whether all gradients are finite.
+    The optimizer itself is changed and returned: its class becomes a subclass, and it keeps its
+    variables and its schedule. A model that is saved with it loads without hvd_sparse. The
+    optimizer clips and decays weights after the averaging. With ``gradient_accumulation_steps``,
+    ranks exchange gradients once for all accumulated batches. If a ``LossScaleOptimizer`` is used
+    too, ranks also agree after every batch whether the gradients of all ranks are finite.
 
     Parameters
     ----------
-    optimizer : an optimizer of Keras 3; put a ``LossScaleOptimizer`` inside this one
-    backward_passes_per_step : 1; use Keras 3's gradient accumulation instead
-    options : of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
+    optimizer : an optimizer of Keras 3. To scale the loss, pass the ``LossScaleOptimizer``, not the
+        optimizer inside of it
+    backward_passes_per_step : 1; use the optimizer's ``gradient_accumulation_steps`` instead
+    options : options of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
         compression plans groups), ``process_set``, ``sparse_as_dense``
 
     Raises
     ------
-    InvalidOption : the optimizer is not of Keras 3 or already distributed, or ``groups`` is given
-        besides planned groups
+    InvalidOption : the optimizer is not of Keras 3 or is already distributed, or ``groups`` is
+        given although the compression plans groups
     UnsupportedInput : Keras runs on another backend than TensorFlow
     """
     _check(optimizer, backward_passes_per_step)
@@ -84,12 +87,12 @@ def DistributedOptimizer(
         if compression.configuration.groups == PLANNED:
             if options.get("groups") is not None:
                 raise InvalidOption(
-                    "groups is given to DistributedOptimizer, and the compression plans groups: "
-                    "leave one of the two out"
+                    "groups is given to DistributedOptimizer, but the compression plans the "
+                    "groups: leave one of the two out"
                 )
 
             def reduce(gradients: list[Value], values: list[Value]) -> list[Value]:
-                now = {**options, "groups": compression.groups}  # as planned at tracing
+                now = {**options, "groups": compression.groups}  # the plan at the time of tracing
                 tape = DistributedGradientTape(tf.GradientTape(), **now)
                 return tape._allreduce_grads(gradients, values)  # type: ignore[no-any-return]
 
@@ -117,8 +120,8 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """An optimizer that reduces gradients before it clips and applies them. Keras calls
-    ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
+    """Mixin with which an optimizer averages gradients before it clips and applies them. Keras
+    calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         _refuse_inside_scaling(self)
@@ -152,20 +155,21 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """A ``LossScaleOptimizer`` that reduces gradients before it looks for NaN and Inf."""
+    """Mixin with which a ``LossScaleOptimizer`` averages gradients before its check for NaN."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self
         given = own._trainable_variables if trainable_variables is None else trainable_variables
         variables = list(given)
-        if not own.built:  # its scale is asked for before Keras would make it
+        if not own.built:  # the compressor reads the scale before Keras would create it
             own.build(variables)
         super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
 
 
 class _Agreeing(_Distributed):
-    """A ``LossScaleOptimizer`` that asks all ranks whether gradients are finite. Its inner
-    optimizer accumulates the gradients of batches, and allreduces them."""
+    """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates the gradients of several
+    batches and averages them over the ranks. After every batch, all ranks agree whether their
+    gradients are finite."""
 
     _hvd_sparse_process_set: ProcessSet
 
@@ -193,7 +197,8 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
         )
     if isinstance(optimizer, _Distributed) or type(optimizer).__module__ == "horovod._keras":
         raise InvalidOption(
-            f"the {name} is distributed already: make another, and give it to this alone"
+            f"the {name} is distributed already: make a new optimizer, and give it to "
+            "DistributedOptimizer once"
         )
     if isinstance(inner_of(optimizer), _Distributed):
         raise InvalidOption(f"the optimizer inside the LossScaleOptimizer is distributed: {AROUND}")
@@ -201,12 +206,12 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
         raise InvalidOption(
             f"backward_passes_per_step is {backward_passes_per_step}: make the optimizer with "
             f"gradient_accumulation_steps={backward_passes_per_step} instead, which averages the "
-            "batches where Horovod's adds them up"
+            "batches (Horovod's option sums them)"
         )
 
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
-    """Raise UnsupportedInput if a ``LossScaleOptimizer`` calls."""
+    """Raise UnsupportedInput if a ``LossScaleOptimizer`` is calling the optimizer."""
     for caller in (frame.f_locals.get("self") for frame in callers()):
         is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
         if is_scaling and not isinstance(caller, _Agreeing) and caller.inner_optimizer is optimizer:

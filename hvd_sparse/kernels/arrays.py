@@ -1,4 +1,5 @@
-"""Helpers for vectors: aligned allocation, elementwise maximum, and a check for NaN and Inf."""
+"""Functions on vectors on the host or on a device: aligned allocation, elementwise maximum, and a
+check for NaN and Inf."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return an aligned vector of zeros; pages that are never written take no memory."""
+    """Return an aligned vector of zeros. Memory pages that are never written are not allocated."""
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
@@ -44,7 +45,7 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Return whether all entries are finite. Cost: one pass over x; two if their sum overflows."""
+    """Return whether all entries are finite. Reads x once, or twice if its sum overflows."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -52,5 +53,6 @@ def is_finite(x: np.ndarray) -> bool:
 
 
 def as_array(x: np.ndarray) -> np.ndarray:
-    """Return a vector as an array on the host; arrays are returned unchanged."""
+    """Return a vector as a numpy array: a copy if the vector is on a device, else the array
+    itself."""
     return x if isinstance(x, np.ndarray) else x.copy()

@@ -1,15 +1,16 @@
 """The kernels: functions on arrays that selectors, memories and the step call.
 
-``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. These rules
-make engines comparable:
+``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. All engines
+follow these rules, so that they give equal results:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
   data's dtype.
 * If magnitudes are equal, the entry with the lower index is taken first. Indices are uint32,
   ascending and unique.
-* Exact zeros and NaN are never taken.
-* Integers and orderings are equal bit for bit between engines. Only ``moments`` and
-  ``orthogonalized`` may differ, in their last digits.
+* Exact zeros and NaN are never taken, except by ``take_indices``.
+* All results are equal bit for bit between engines, except that sums of many entries
+  (``moments``, ``mean_and_std``, ``tail``, ``chunk_norms``, ``Taking.abs_sum``) and
+  ``orthogonalized`` may differ in their last digits.
 * A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``, and to the new
   vectors of a ``Direction``.
 """
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.optimizers import Direction, Momentum, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -53,8 +54,12 @@ class Moments:
 
 @dataclass(frozen=True)
 class Tail:
-    """Statistics of the excesses |x| - threshold of the entries that reach a threshold: count, mean
-    and population variance, and the mean of ln(excess) over excesses above 0."""
+    """Statistics of the entries that reach a threshold. An entry's excess is |x| - threshold.
+
+    count : number of these entries
+    mean, variance : mean and population variance of the excesses
+    mean_log : mean of ln(excess) over the excesses above 0
+    """
 
     count: int
     mean: float
@@ -63,11 +68,13 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """Request to the pass that adds the gradient: also take the entries that reach a threshold.
+    """Argument of ``accumulate_and_take``: the entries to take in the same pass over the data that
+    adds the gradient to the residual.
 
-    threshold : magnitude above 0; if the dtype rounds it to 0, all non-zeros are taken
+    threshold : magnitude above 0. Entries that reach it are taken; if the dtype rounds it to 0,
+        these are all non-zeros
     capacity : if more entries than this reach the threshold, none is taken
-    brings : names of the fields of ``Brought`` that the pass computes as well; the numpy and numba
+    brings : names of the fields of ``Brought`` that the pass shall compute too; the numpy and numba
         engines ignore them
     """
 
@@ -77,8 +84,8 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of residual + gradient that the pass computed because ``Aim.brings`` names them;
-    other fields are None. ``tail`` is that of threshold 0."""
+    """Statistics of residual + gradient that ``Aim.brings`` requested and the pass computed. All
+    other fields are None. ``tail`` is for threshold 0."""
 
     moments: Moments | None = None
     mean_and_std: tuple[float, float] | None = None
@@ -89,11 +96,12 @@ NOTHING = Brought()
 
 
 class Taking(NamedTuple):
-    """The result of the pass that adds the gradient and takes entries.
+    """The result of ``accumulate_and_take``.
 
-    abs_sum : sum of all magnitudes, to about six digits; may be Inf if it overflows the dtype
+    abs_sum : sum of the magnitudes of residual + gradient, exact to about six digits; it may be Inf
+        if it overflows the dtype
     nonfinite : number of entries of residual + gradient that are NaN or Inf
-    taken : the entries that reached the aim's threshold; None if they exceed its capacity
+    taken : the entries that reached the aim's threshold; None if there were more than its capacity
     """
 
     abs_sum: float
@@ -111,10 +119,9 @@ Zeros = Callable[[int, DTypeLike], np.ndarray]
 
 
 class Kernels(Packers):
-    """The kernels in numpy. Vectors are 1-D, C-contiguous, float32 or float64."""
+    """The kernels in numpy. All vectors are 1-D, C-contiguous, and float32 or float64."""
 
     def moments(self, x: np.ndarray) -> Moments:
-        """Return the sum and the maximum of the magnitudes, and the number of non-zeros."""
         if x.size == 0:
             return Moments(0.0, 0.0, 0, 0)
         magnitudes = np.abs(x)
@@ -122,14 +129,15 @@ class Kernels(Packers):
         return Moments(abs_sum, float(magnitudes.max()), int(np.count_nonzero(x)), x.size)
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
-        """Return the mean and the standard deviation (n - 1) of the signed entries, in float64."""
+        """Return the mean and the standard deviation (divisor n - 1) of the entries, in float64."""
         with np.errstate(invalid="ignore"):
             mean = float(x.mean(dtype=np.float64)) if x.size else 0.0
             std = float(x.std(dtype=np.float64, ddof=1)) if x.size > 1 else 0.0
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the magnitudes that reach a threshold; 0 includes all non-zeros."""
+        """Return statistics of the magnitudes that reach a threshold. With threshold 0, these are
+        the magnitudes of all non-zeros."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -163,33 +171,32 @@ class Kernels(Packers):
             return sums.astype(x.dtype)
 
     def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        """Return the magnitudes of every ``stride``-th entry, from index ``start`` on."""
         magnitudes: np.ndarray = np.abs(x[start::stride])
         return magnitudes
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        """Count the magnitudes that are at least the threshold."""
         with np.errstate(over="ignore"):  # infinite if too large for the dtype
             rounded = x.dtype.type(threshold)
         return int(np.count_nonzero(np.abs(x) >= rounded))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        """Return the entries whose magnitudes are at least the threshold, without zeros."""
+        """Return the non-zero entries whose magnitudes are at least the threshold."""
         return _take(x, _reaching(np.abs(x), threshold))
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Count and take, in one pass, the entries whose magnitudes are at least a threshold above
-        0; the selection is None if there are more than ``capacity`` of them."""
+        """Return, from one pass over x, the number of entries whose magnitude is at least the
+        threshold, and these entries, or None if there are more than ``capacity``. The threshold is
+        above 0."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         """Return the number of non-zeros that reach the threshold, and these entries.
 
-        If there are more than ``most`` of them, the selection has only the ``most`` largest, and
-        the number may be any number above ``most``.
+        If more than ``most`` entries reach it, only the ``most`` largest are returned, and the
+        returned number need not be exact: it is any number above ``most``.
         """
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
@@ -207,9 +214,11 @@ class Kernels(Packers):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return the largest |accumulated| of every bin of ``length`` entries, where the last bin
-        may be shorter, and the non-zero entries of ``accumulated`` for which |accumulated +
-        gradient| is at least the largest |accumulated| of their bin."""
+        """Return each bin's largest |accumulated|, and the selected entries of ``accumulated``.
+
+        A bin is ``length`` consecutive entries; the last bin may be shorter. An entry is selected
+        if it is not zero and |accumulated + gradient| is at least its bin's largest |accumulated|.
+        """
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -218,8 +227,8 @@ class Kernels(Packers):
         return maxima, _take(accumulated, reaches & (limits > 0) & (accumulated != 0))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        """Write out = residual + gradient, but the residual's entry where the sum is NaN or Inf.
-        Return the moments of the sum. ``out`` may be ``residual``."""
+        """Write out = residual + gradient and return the moments of this sum. Where the sum is NaN
+        or Inf, ``out`` gets the residual's entry. ``out`` may be ``residual``."""
         with np.errstate(invalid="ignore", over="ignore"):  # shown by the moments
             accumulated = residual + gradient
         found = self.moments(accumulated)
@@ -236,10 +245,10 @@ class Kernels(Packers):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        """Do ``accumulate``, and take the finite entries that reach the aim, which then are +0.0 in
-        ``out``.
+        """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
+        threshold: they are returned, and ``out`` has +0.0 in their place.
 
-        If a direction is given, ``directed`` turns the gradient into the vector that is added.
+        If a direction is given, the result of ``directed`` is added instead of the gradient.
         """
         if direction is not None:
             gradient = self.directed(gradient, direction)
@@ -257,12 +266,17 @@ class Kernels(Packers):
         return Taking(abs_sum, nonfinite, taken if fits else None)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
-        """Return an optimizer's direction for this gradient, and write the optimizer's new vectors,
-        which may be the old ones.
+        """Return an optimizer's direction for this gradient, and write the optimizer's new vectors
+        (velocity or moments). The new vectors may be the same arrays as the old ones.
 
         The direction is a new vector, except for momentum without Nesterov's form, where it is the
-        new velocity itself. Every operation is rounded to the dtype, in this order.
+        new velocity itself. All engines do the operations in the order below, and round each result
+        to the dtype.
         """
+        if isinstance(direction, Decay):
+            pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
+            pull += gradient
+            return pull
         if isinstance(direction, Momentum):
             velocity, pushed, momentum, is_nesterov = direction
             factor = gradient.dtype.type(momentum)
@@ -273,24 +287,24 @@ class Kernels(Packers):
         beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = step.factors(
             gradient.dtype
         )
-        with np.errstate(over="ignore", invalid="ignore"):  # shown by the result
+        with np.errstate(over="ignore", invalid="ignore"):  # the result is then Inf or NaN
             out_mean[:] = mean * beta1 + gradient * rest1
             out_square[:] = square * beta2 + gradient * gradient * rest2
             first, second = out_mean * unbias1, out_square * unbias2
             average = second * own + np.minimum(first * first, second) * others
             top = first if step.is_of_mean else gradient
-            # If the average is infinite, the quotient is 0, which would hide the overflow; adding
-            # infinity times 0 gives NaN.
+            # If the average overflowed to infinity, the quotient is 0, which would hide the
+            # overflow. So add average * 0, which is NaN in this case and otherwise 0.
             found = top / (np.sqrt(average) + epsilon) + average * gradient.dtype.type(0)
             scaled: np.ndarray = found * scale
         return scaled
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        """Return the ``count`` largest of the taken entries, or all that are neither zero nor NaN
-        if there are fewer; and the smallest magnitude of the returned entries, 0 if there are none.
+        """Return the ``count`` largest of the taken entries, and the smallest magnitude among them
+        (0 if there are none). Zeros and NaN are never returned, so there may be fewer entries.
 
-        out : the vector from which the entries were taken, to which the others are put back; None
-            if the taken entries are still in their vector
+        out : the vector from which the entries were removed; those that are not returned are
+            written back to it. None if the entries were not removed from their vector
         """
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
@@ -302,15 +316,13 @@ class Kernels(Packers):
         return Selection(taken.indices[kept], values, taken.numel), threshold
 
     def restore(self, out: np.ndarray, selection: Selection) -> None:
-        """Write out[indices] = values."""
         out[selection.indices] = selection.values
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        """Write residual[indices] = +0.0."""
         residual[indices] = 0
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """Write out[indices] += values; the indices must be unique."""
+        """Add the values at these indices, which must be unique."""
         out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
@@ -330,14 +342,16 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write to ``out`` the sum of the parts, each multiplied by ``factor``, and 0 elsewhere.
-        The parts are added in their order; the factor and each product are rounded to the dtype."""
+        """Write to ``out`` the sum of the parts, each multiplied by ``factor``, and 0 where no part
+        has an entry. The parts are added in their order; the factor and each product are rounded to
+        the dtype first."""
         out[:] = 0
         for part in parts:
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do ``assemble`` for a bucket's sums and ``restore`` for its surplus, in few launches."""
+        """Do ``restore`` for all of ``surplus``, then ``assemble`` for all of ``sums``. On devices,
+        a whole bucket needs only a few kernel launches."""
         for vector, selection in surplus:
             self.restore(vector, selection)
         for out, parts, factor in sums:
@@ -356,7 +370,8 @@ def _largest(x: np.ndarray, count: int) -> np.ndarray:
     smallest_kept = np.partition(magnitudes, x.size - count)[x.size - count]
     kept: np.ndarray = magnitudes > smallest_kept
     if smallest_kept > 0:
-        ties = np.flatnonzero(magnitudes == smallest_kept)  # ascending: the lower indices are kept
+        # The indices of ties ascend, so the entries with the lower indices are kept.
+        ties = np.flatnonzero(magnitudes == smallest_kept)
         kept[ties[: count - np.count_nonzero(kept)]] = True
     return kept
 

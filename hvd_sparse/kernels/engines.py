@@ -1,4 +1,4 @@
-"""Engines: implementations of ``kernels.contract`` from which a user can choose."""
+"""Engines: the implementations of ``kernels.contract`` that the option ``engine`` can name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FAST = "numba"
 
 
 def _need(engine: str, **extras: str) -> None:
-    """Raise InvalidOption unless all packages are installed. ``extras`` maps each package to the
-    extra of hvd-sparse that installs it."""
+    """Raise InvalidOption unless all packages are installed. ``extras`` has, for each package, the
+    name of the extra of hvd-sparse (``pip install 'hvd-sparse[...]'``) that installs it."""
     for package, extra in extras.items():
         if importlib.util.find_spec(package) is None:
             raise InvalidOption(
@@ -33,7 +33,7 @@ def _need(engine: str, **extras: str) -> None:
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
-    """The reference kernels in plain numpy, on the CPU. They are slower than compiled kernels
+    """The reference kernels, in plain numpy on the CPU. They are slower than compiled kernels,
     because they read every vector several times."""
 
     @property
@@ -44,11 +44,11 @@ class NumpyEngine:
 @ENGINES.register("numba")
 @dataclass(frozen=True)
 class NumbaEngine:
-    """Compiled kernels on the CPU. One pass adds the gradient, sums the magnitudes and takes the
-    entries.
+    """Compiled kernels on the CPU, the default there if numba is installed. They read a gradient
+    only once to add it to the residual, sum the magnitudes and select entries.
 
-    Kernels are compiled when the first compressor is made on a machine; numba keeps the code on
-    disk.
+    Numba compiles the kernels when the first compressor is created on a machine, and caches the
+    compiled code on disk.
 
     Parameters
     ----------
@@ -69,10 +69,10 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels of plain torch operations, on the device of the gradients.
+    """Kernels made of ordinary PyTorch operations, which run on the device of the gradients.
 
     They read every vector several times, and the host waits for the device once per bucket. The
-    default engine of the host encodes the selected entries.
+    selected entries are encoded on the host, by the host's default engine.
     """
 
     def __post_init__(self) -> None:
@@ -86,11 +86,11 @@ class TorchEngine:
 @ENGINES.register("triton")
 @dataclass(frozen=True)
 class TritonEngine:
-    """Kernels compiled for GPUs, which read and write every vector once per step.
+    """Kernels compiled for GPUs by Triton. They read and write every vector once per step.
 
-    Tested on an H100, by Triton's interpreter, and by compilation for GPUs from sm_70 to sm_100.
-    The default for gradients that stay on a GPU (``frontend.torch.ways``) if triton is installed.
-    Gradients on the host, and gradients copied there, use the default engine of the host.
+    This engine is the default for gradients that are processed on a GPU, if triton is installed.
+    Gradients that are on the host or copied to it use the host's default engine. The kernels were
+    run on an H100 and by Triton's interpreter, and compiled for GPUs from sm_70 to sm_100.
     """
 
     def __post_init__(self) -> None:
@@ -102,7 +102,8 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine, None for the default, has kernels for vectors on a device."""
+    """Return whether an engine has kernels for vectors on a device. None stands for the default
+    engine, which has."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
@@ -131,7 +132,7 @@ def _of_triton() -> Kernels:
 
     if not has_gpu():
         raise InvalidOption(
-            "engine 'triton' needs a GPU, and torch finds none here: leave engine out, or say "
+            "engine 'triton' needs a GPU, but torch finds none here: leave engine out, or give "
             "engine='torch'"
         )
     return cast(Kernels, TritonKernels(_of_host()))
@@ -150,10 +151,11 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels that process vectors on a device by a device's engine, and arrays by the
-    host's.
+    """Return kernels for gradients on a device. They process vectors on the device with one engine,
+    and numpy arrays with another: the engine for the host.
 
-    engine : one that ``works_on_devices``; None for the fastest one that is installed
+    engine : "torch" for both, or "triton" for the device; None for the fastest engines that are
+        installed
     """
     from hvd_sparse.kernels.torch import KernelsByPlace
 
@@ -164,11 +166,12 @@ def resolve_engine_by_place(engine: object) -> Kernels:
 
 
 def resolve_engine(engine: object) -> Kernels:
-    """Return the kernels of an engine.
+    """Return the kernels of an engine, for gradients on the host.
 
     Parameters
     ----------
-    engine : an id, a mapping with an "id" and options, or an engine; None for the default
+    engine : an id, a mapping with an "id" and options, or an engine; None for numba if it is
+        installed, else numpy
 
     Raises
     ------
@@ -182,8 +185,8 @@ def resolve_engine(engine: object) -> Kernels:
     chosen = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
         raise InvalidOption(
-            "engine 'triton' works on vectors that lie on a GPU, and no gradient of this "
-            "compressor stays there: leave engine out, or put the model on the GPU"
+            "engine 'triton' works on vectors on a GPU, but no gradient of this compressor stays "
+            "there: leave engine out, or put the model on the GPU"
         )
     return cast(Kernels, chosen.kernels)
 

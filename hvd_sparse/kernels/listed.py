@@ -1,4 +1,5 @@
-"""Kernels that answer from the list of taken entries, to avoid passes over the vector."""
+"""Kernels for selectors after ``accumulate_and_take``: they use the list of taken entries where it
+is sufficient, and so avoid reading the whole vector again."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ Kernel = Callable[..., object]
 
 
 class ListedKernels:
-    """An engine's kernels that answer questions about one vector from a list where possible.
+    """An engine's kernels for one vector and the list of entries that were taken from it.
 
-    The list has every entry that reaches an aim, and the vector has +0.0 there. For questions that
-    the list cannot answer the entries are put back into the vector first (``is_whole``).
+    The list has all entries that reach the aim's threshold; the vector has +0.0 in their place. A
+    kernel uses only the list if the list determines its result. Otherwise the taken entries are
+    first written back into the vector (``is_whole``), and the engine's kernel reads the vector.
 
-    brought : statistics that the pass computed
+    brought : statistics of the vector that the pass has already computed
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class ListedKernels:
             self.is_whole = True
 
     def tells(self, x: np.ndarray, threshold: float) -> bool:
-        """Return whether the list has all entries of a vector that reach a threshold."""
+        """Return whether the list has all entries of x that reach this threshold."""
         cut = self._rounded(threshold)
         return x is self._vector and bool(cut > 0) and bool(cut >= self._least)
 
@@ -68,7 +70,7 @@ class ListedKernels:
 
     def count_to(self, x: np.ndarray, threshold: float, most: int) -> int:
         if x is self._vector and self.taken.count > most and not self.tells(x, threshold):
-            return self.taken.count  # all entries of the list reach it
+            return self.taken.count  # the list's entries reach this lower threshold, too
         return self.count_at_least(x, threshold)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
@@ -103,7 +105,8 @@ class ListedKernels:
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
-    """Return how many magnitudes reach a threshold; any number above ``most`` if they are more."""
+    """Return how many magnitudes reach a threshold. If more than ``most`` do, the returned number
+    may be any number above ``most``."""
     if isinstance(kernels, ListedKernels):
         return kernels.count_to(x, threshold, most)
     return kernels.count_at_least(x, threshold)

@@ -1,4 +1,5 @@
-"""Steps of optimizers: the directions of momentum and Adam, and Muon's Newton-Schulz iteration."""
+"""Updates of optimizers, without the learning rate: the directions of SGD, of SGD with momentum and
+of Adam, and the Newton-Schulz iteration of Muon."""
 
 from __future__ import annotations
 
@@ -13,11 +14,12 @@ class AdamStep(NamedTuple):
 
     beta1, beta2, epsilon : Adam's options
     step : number of the tensor's step, from 1
-    ranks : number of ranks over which the gradient is averaged. The second moment is estimated for
-        this average; 1 uses that of the rank's own gradient
-    scale : factor of the direction
-    is_of_mean : the direction's numerator is the first moment, as in Adam; otherwise the gradient
-    is_at_rest : the moments already include this gradient, and do not change
+    ranks : number of ranks over which gradients are averaged. The second moment of that average is
+        estimated from this rank's moments; with 1, this rank's own second moment is used
+    scale : factor by which the direction is multiplied
+    is_of_mean : if True, the direction's numerator is the first moment, as in Adam; otherwise it is
+        the gradient
+    is_at_rest : if True, the moments include this gradient already and are not changed
     """
 
     beta1: float
@@ -29,8 +31,7 @@ class AdamStep(NamedTuple):
     is_of_mean: bool = False
     is_at_rest: bool = False
 
-    # Cached because all tensors of a step have the same factors. The cache keeps only numbers
-    # alive.
+    # Cached because all tensors of a step have the same factors.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
         """Return the factors in the order of ``Kernels.directed``, rounded to the dtype."""
@@ -51,8 +52,25 @@ class AdamStep(NamedTuple):
         return tuple(dtype.type(number) for number in numbers)
 
 
+class Decay(NamedTuple):
+    """The direction of SGD without momentum: the gradient plus the gradient of the L2 penalty.
+
+    direction = decay * parameter + gradient
+    """
+
+    parameter: np.ndarray
+    decay: float
+
+    @property
+    def vectors(self) -> tuple[np.ndarray, ...]:
+        return self[:1]
+
+    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
+        return (dtype.type(self.decay),)
+
+
 class Momentum(NamedTuple):
-    """The direction of SGD with momentum, and its velocity.
+    """The direction of SGD with momentum, and the velocity before and after the step.
 
     out_velocity = momentum * velocity + gradient
     direction = out_velocity, or momentum * out_velocity + gradient with Nesterov
@@ -72,7 +90,7 @@ class Momentum(NamedTuple):
 
 
 class Adam(NamedTuple):
-    """Adam's direction, and its moments.
+    """Adam's direction, and the moments before and after the step.
 
         out_mean = beta1 * mean + (1 - beta1) * gradient
         out_square = beta2 * square + (1 - beta2) * gradient**2
@@ -80,8 +98,8 @@ class Adam(NamedTuple):
         average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
         direction = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
-    ``0 * average`` gives NaN if a square overflows. With ``step.is_of_mean`` the last line has m in
-    the gradient's place.
+    ``0 * average`` makes the direction NaN if a square overflows. With ``step.is_of_mean``, m
+    replaces the gradient in the last line.
     """
 
     mean: np.ndarray
@@ -98,17 +116,18 @@ class Adam(NamedTuple):
         return *self.step.factors(dtype), self.step.is_of_mean
 
 
-Direction = Union[Momentum, Adam]
+Direction = Union[Decay, Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, by which Muon makes the singular values of a matrix
-    about equal.
+    nearly equal.
 
-    shape : shape of the matrix, or of a stack of matrices in the last two axes
+    shape : shape of the matrix; if it has more than two axes, the last two are those of a matrix
     steps : number of iterations
-    coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5 of a singular value x
-    epsilon : added to the norm by which the matrix is divided first
+    coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
+        applies to each singular value x
+    epsilon : added to the norm by which the matrix is divided before the iteration
     """
 
     shape: tuple[int, ...]
@@ -118,7 +137,8 @@ class NewtonSchulz(NamedTuple):
 
 
 def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the matrices in a tensor; a convolution's matrix has a row per channel.
+    """Return the shape in which a tensor is treated as matrices. A convolution's weight (4-D)
+    becomes a matrix with a row for each output channel.
 
     >>> [matrices_in(shape) for shape in ((8, 4), (8, 4, 3, 3), (2, 8, 4))]
     [(8, 4), (8, 36), (2, 8, 4)]
@@ -130,10 +150,11 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return the result of the iteration on arrays of ``step.shape``, whose norms are at most 1."""
+    """Return the result of the iteration. ``x`` has the shape ``step.shape``; the norm of each
+    matrix is at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
-    if is_tall:  # the products then have the smaller size
+    if is_tall:  # transposed, the products below are smaller
         x = x.swapaxes(-1, -2)
     for _ in range(step.steps):
         gram = x @ x.swapaxes(-1, -2)

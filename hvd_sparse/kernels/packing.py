@@ -1,20 +1,21 @@
-"""Kernels of the codecs: conversions of values and indices to short codes, and back.
+"""Kernels of the codecs: they convert values and indices to short codes, and back.
 
-The rules of ``kernels.contract`` apply. All vectors are 1-D and C-contiguous. Decoders may get
-corrupt bytes, and return None for bytes that no encoder writes.
+The rules of ``kernels.contract`` apply. All vectors are 1-D and C-contiguous. A decoder that gets
+bytes which no encoder writes, for example corrupt ones, returns None.
 
 Golomb code of the gaps between ascending indices.  With gaps g_i = index_i - index_(i-1) - 1 and a
 modulus M = 2^b or 3 * 2^b, which is computed from count and numel:
 
-    planes   the low b bits of all gaps modulo M, split into planes of 16, 8, 4, 2 and 1 bits
-             (those whose sum is b), the lowest bits in the first plane
-    thirds   only for M = 3 * 2^b, with t = (g >> b) % 3: for every gap a bit, 1 if t > 0; then,
-             for every gap with t > 0, a bit, 1 if t = 2
-    unary    for every gap g // M zeros and a one
+    planes   the low b bits of g modulo M, for all gaps. The b bits are split into planes of 16, 8,
+             4, 2 and 1 bits (of these, the ones that add up to b); the first plane has the lowest
+             bits
+    thirds   only if M = 3 * 2^b. With t = (g >> b) % 3: one bit for each gap, 1 if t > 0; then one
+             bit for each gap with t > 0, 1 if t = 2
+    unary    for each gap, g // M zeros and then a one
 
 Each part is padded with zeros to a whole byte; earlier entries occupy lower bits. These are the
-bits of a Golomb code, reordered so that array operations can process them. Random indices at
-densities below 0.1 need at most 1.1 % more bits than their entropy.
+bits of a Golomb code, reordered so that array operations can process them. For random indices at
+densities below 0.1, the code is at most 1.1 % longer than their entropy.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _starts(blocks: int, bits: int) -> np.ndarray:
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
-    """Return the values as float32; values outside its range become its largest number."""
+    """Return the values as float32. Values that are too large for float32 are clipped."""
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
@@ -72,13 +73,17 @@ _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
 
 
 def modulus_of(count: int, numel: int) -> tuple[int, int]:
-    """Return ``shift`` and ``parts`` of the modulus ``parts << shift`` that gives the shortest code
-    of the gaps between ``count`` > 0 random indices below ``numel`` < 2^32.
+    """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
+    shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    With y = (1 - count / numel)^u, the code with modulus u is shorter than that with 2u if y <
-    0.618034, that with 2u shorter than that with 3u if y < 0.754878, and that with 3u shorter than
-    that with 4u if y < 0.819173. The arithmetic uses integers below 2^63, so that every machine and
-    numba, which compiles this function, get the same modulus.
+    Which of two moduli gives the shorter code depends on y = (1 - count / numel)^u:
+
+        u   rather than 2u   if y < 0.618034
+        2u  rather than 3u   if y < 0.754878
+        3u  rather than 4u   if y < 0.819173
+
+    Only integers below 2^63 are used, so that all machines get the same modulus, also when numba
+    compiles this function.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -92,7 +97,7 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
 
 
 def planes_of(shift: int) -> list[int]:
-    """Return the widths of the planes for the low ``shift`` bits."""
+    """Return the widths, in bits, of the planes that hold the low ``shift`` bits of the gaps."""
     return [width for width in WIDTHS if shift & width]
 
 
@@ -100,7 +105,8 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices per block of 2^bits <= 65,536 entries: int64 [blocks]."""
+        """Return the number of indices in each block of 2^bits entries: int64 [blocks]. ``bits`` is
+        at most 16."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -110,19 +116,19 @@ class Packers:
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
-        """Return the indices, uint32 [count], from their positions in blocks; None unless they
-        ascend.
+        """Return the indices, uint32 [count], from their positions within blocks; None if they do
+        not ascend strictly.
 
-        counts : number of indices per block, uint16 or uint32 [blocks], with the sum [count]
-        positions : position of each index in its block, uint16 [count]
+        counts : number of indices in each block, uint16 or uint32 [blocks]; their sum is count
+        positions : position of each index within its block, uint16 [count]
         """
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
     def half_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as the bits of float16, uint16 [count]: rounded half to
-        even, clipped to +-65504."""
+        """Return float32 or float64 values as bit patterns of float16, uint16 [count]. Values are
+        rounded half to even, and clipped to +-65504."""
         halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
         return halves.view(np.uint16)
 
@@ -133,19 +139,20 @@ class Packers:
         return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
 
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as the bits of bfloat16, uint16 [count]: rounded half
-        away from zero. Values that would become infinite get the largest number, and those below
-        2^-126 zero."""
+        """Return float32 or float64 values as bit patterns of bfloat16, uint16 [count]. Values are
+        rounded half away from zero and clipped to the largest finite number. Magnitudes that round
+        to less than 2^-126 become zero."""
         rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
         codes: np.ndarray = (rounded >> np.uint32(16)).astype(np.uint16)
         # Rounding may have carried to infinity: subtract one to get the largest number.
         exponents = codes & BRAIN_EXPONENT
         codes[exponents == BRAIN_EXPONENT] -= np.uint16(1)
-        codes[exponents == 0] &= SIGN  # because threads may flush subnormals to zero
+        # Subnormal values become zero on all ranks, because some threads flush them to zero anyway.
+        codes[exponents == 0] &= SIGN
         return codes
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 bit patterns, float32 [count]; None if one is NaN, Inf or
+        """Return the values of bfloat16 bit patterns, float32 [count]; None if any is NaN, Inf or
         subnormal."""
         exponents = codes & BRAIN_EXPONENT
         if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
@@ -155,36 +162,36 @@ class Packers:
         return bits.view(np.float32)
 
     def largest_magnitude(self, values: np.ndarray) -> float:
-        """Return the largest magnitude; 0 for no values."""
         return float(np.abs(values).max(initial=0))
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return values as multiples of a step, rounded half to even, int8 [count].
+        """Return values / step, rounded half to even and clipped to -most to most: int8 [count].
 
-        step : above 0, exact in float32
-        most : the largest multiple, at most 127
+        step : above 0, and exactly representable in float32
+        most : at most 127
         """
         quotients = np.rint(values / values.dtype.type(step))
         found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
         return found
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Return the number and the sum of the magnitudes above ``above``, counted in multiples of
-        ``1 / scale``.
+        """Round each magnitude down to a multiple of ``1 / scale``. Return how many multiples are
+        greater than ``above``, and their sum. Integers give the same sum in any order.
 
-        Magnitudes are rounded down to a multiple from 1 to 2^26 - 1, or 2^26 if float32 rounds up.
+        Multiples are clipped to the range from 1 to 2^26 - 1, or for float32 values to 2^26,
+        because float32 rounds the bound up.
 
         values : without zeros
         scale : a power of two
-        above : a multiple; 0 includes all magnitudes
+        above : 0 includes all magnitudes
         """
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return a code per value, uint8 [count]: 1 if the value is negative, plus 2 if its
-        multiple, as in ``sum_on_grid``, is greater than ``above``."""
+        """Return a code for each value, uint8 [count]: 1 if the value is negative, plus 2 if its
+        multiple of ``1 / scale``, as in ``sum_on_grid``, is greater than ``above``."""
         codes: np.ndarray = np.signbit(values).view(np.uint8)
         codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
         return codes
@@ -192,8 +199,8 @@ class Packers:
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        """Return the values, [count] of ``dtype``, of codes 0 to 3, uint8 [count], which stand for
-        low, -low, high and -high; these are exact in float32."""
+        """Return the values, [count] of ``dtype``, for uint8 codes [count]: codes 0, 1, 2 and 3
+        stand for low, -low, high and -high. Float32 represents ``low`` and ``high`` exactly."""
         values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
         return values
 
@@ -225,10 +232,10 @@ class Packers:
         return None if numbers[count:].any() else numbers[:count]
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the Golomb code (top of this file) of the gaps between at least one index,
-        uint8."""
+        """Return the Golomb code of the gaps between the indices (see the top of this file), uint8.
+        There must be at least one index."""
         shift, parts = modulus_of(indices.size, numel)
-        # The index before the first is -1, modulo 2^32.
+        # The first gap starts at index -1, which is 2^32 - 1 as uint32.
         gaps = np.diff(indices, prepend=np.uint32(0xFFFFFFFF)) - np.uint32(1)
         quotients = gaps // np.uint32(parts << shift)
         rests, pieces, done = gaps - quotients * np.uint32(parts << shift), [], 0
@@ -243,8 +250,8 @@ class Packers:
             thirds = (rests >> np.uint32(shift)).astype(np.uint8)
             pieces.append(self.pack_few((thirds != 0).view(np.uint8), 1))
             pieces.append(self.pack_few(thirds[thirds != 0] >> np.uint8(1), 1))
-        # A one's position is the sum of the quotients up to it, and of the number of ones before
-        # it.
+        # The 1 bit of gap i follows the 1 bits of the gaps before, and as many 0 bits as the
+        # quotients of the gaps 0 to i add up to.
         ones = np.cumsum(quotients, dtype=np.int64)
         ones += np.arange(ones.size)
         unary = np.zeros(int(ones[-1]) + 1, np.uint8)
@@ -252,8 +259,9 @@ class Packers:
         return np.concatenate([*pieces, self.pack_few(unary, 1)])
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
-        """Decode the ``count`` > 0 indices of ``pack_gaps``, uint32; None unless the code fills the
-        body, the padding is zeros and all indices are below ``numel``."""
+        """Return the ``count`` > 0 indices that ``pack_gaps`` encoded, uint32. Return None if the
+        code is shorter or longer than the body, padding is not zero, or an index is ``numel`` or
+        more."""
         shift, parts = modulus_of(count, numel)
         modulus, rests, at, done = parts << shift, np.zeros(count, np.uint32), 0, 0
 
@@ -279,12 +287,13 @@ class Packers:
                 return None
             rests[is_more != 0] += (is_two.astype(np.uint32) + np.uint32(1)) << np.uint32(shift)
         unary = body[at:]
-        # The sum of the quotients is at most numel // modulus, which bounds the memory.
+        # The quotients of valid codes add up to at most numel // modulus. Check the length of the
+        # unary part first, so that corrupt bytes cannot cause a huge allocation below.
         if not 0 < unary.size <= (count + numel // modulus + 7) // 8 or not unary[-1]:
             return None
         ones = np.flatnonzero(np.unpackbits(unary, bitorder="little").view(np.bool_))
         if ones.size != count:
             return None
-        # The number of zeros between two ones is a quotient. int64 does not overflow.
+        # The number of zeros between two ones is a quotient. The sums fit int64.
         indices = np.cumsum((np.diff(ones, prepend=-1) - 1) * modulus + rests + 1) - 1
         return indices.astype(np.uint32) if int(indices[-1]) < numel else None

@@ -1,9 +1,10 @@
-"""The table of a bucket's tensors, with which one call of an engine processes all of them.
+"""Tables with a row for each tensor of a bucket, so that one call of an engine processes all of
+them.
 
-Every row describes a tensor. An engine with ``RowKernels`` computes in one call the same bits as
-``step.pipeline`` does tensor by tensor. It leaves a row to the pipeline, which continues from the
-row's state, if too few or too many entries were taken, a value is not finite, or a frame is
-damaged. Other engines leave all rows to the pipeline.
+An engine with ``RowKernels`` computes in one call the same bits as ``step.pipeline`` does tensor by
+tensor. If too few or too many entries of a tensor were taken, a value is not finite or a frame is
+damaged, the engine leaves the row to the pipeline, which continues with the data written so far.
+Tensors of engines without ``RowKernels`` are all processed by the pipeline.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""If a pass takes fewer than this factor times the needed entries, the next step's threshold is
+"""If a pass takes fewer than ``SLACK`` times the needed entries, the next step's threshold is
 lower.
 
-For few needed entries the factor grows up to ``MOST_SLACK``, because the standard deviation of a
-count is about its square root.
+If few entries are needed, the factor is larger, up to ``MOST_SLACK``, because the standard
+deviation of a count is about its square root.
 """
 
 SCATTER = 8.0
@@ -35,35 +36,35 @@ SCATTER = 8.0
 PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
-GRADIENT, MOMENTUM, ADAM = 0, 4, 15
-"""Number of vectors and numbers of a direction, which identifies its kind; 0 stands for the
-gradient."""
+GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
+"""Kinds of direction, each identified by its number of vectors and numbers; 0 is the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""
 
 SENT = np.dtype(
     [
-        ("move", "i8"),  # kind of the direction
+        ("move", "i8"),  # kind of the direction, as above
         # Addresses of gradient, residual and the new residual, and of the direction's vectors.
         ("vectors", "u8", 7),
-        ("numbers", "f8", 11),  # of the direction
+        ("numbers", "f8", 11),  # numbers of the direction, such as Adam's factors
         ("numel", "i8"),  # entries of each vector
-        ("aim", "f8"),  # threshold and capacity of the pass
-        ("capacity", "i8"),
-        # From ``least`` to ``most`` entries are sent; if more were taken, the ``wanted`` largest.
+        ("aim", "f8"),  # threshold of ``kernels.contract.Aim``
+        ("capacity", "i8"),  # capacity of ``kernels.contract.Aim``
+        # If ``least`` to ``most`` entries were taken, all of them are sent; if more, only the
+        # ``wanted`` largest.
         ("least", "i8"),
         ("wanted", "i8"),
         ("most", "i8"),
-        ("margin", "f8"),  # see ``LEAST``; the next step's margin is written
-        ("start", "i8"),  # first byte of the row's frame in ``frames``
-        # Written:
+        ("margin", "f8"),  # see ``LEAST``; replaced by the margin for the next step
+        ("start", "i8"),  # place of the row's frame in ``frames``, in bytes
+        # The engine writes the fields below.
         ("nbytes", "i8"),  # bytes of the frame
         ("taken", "i8"),  # number of taken entries; -1 if they exceed the capacity
         ("sent", "i8"),  # number of sent entries; -1 if the row is left to the pipeline
         ("nonfinite", "i8"),  # as in ``Taking``
         ("abs_sum", "f8"),
-        ("threshold", "f8"),  # of the sent entries
+        ("threshold", "f8"),  # smallest magnitude of the sent entries, or the aim's threshold
     ]
 )
 """Row of a tensor whose gradient is to be sent."""
@@ -78,8 +79,8 @@ ARRIVED = np.dtype(
         ("first", "i8"),  # number of the row's first frame
         ("parts", "i8"),  # number of the row's frames
         ("factor", "f8"),  # by which the sum is multiplied
-        # Written: a bound of the sum's magnitudes, as in ``Gathered``; NaN if the row is left to
-        # the pipeline, and nothing was written.
+        # The engine writes an upper bound of the sum's magnitudes, as in ``Gathered``. NaN means
+        # that the row is left to the pipeline and ``out`` was not written.
         ("most", "f8"),
     ]
 )
@@ -90,7 +91,7 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 
 
 class RowKernels(Protocol):
-    """Kernels of an engine that process all rows of a bucket in one call."""
+    """Kernels of an engine that process many rows in one call."""
 
     def send_rows(
         self,
@@ -102,16 +103,19 @@ class RowKernels(Protocol):
         body: int,
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        """Encode rows as frames, up to the first row that is left to the pipeline.
+        """Add the gradients, take entries and encode them as frames, row by row. Stop at the first
+        row that must be left to the pipeline.
 
-        Returns the number of the row that is left, or of all rows; and the indices and values of
-        the entries that this row's pass took out of the vector.
+        Returns that row's number, or the number of rows if none is left; and the indices and values
+        of the entries that were taken from that row's vector.
 
-        rows, first : table of ``SENT``, read and written, and the row to begin at
+        rows : table of ``SENT``, read and written
+        first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
-        frames : uint8, aligned to 8 bytes; written
-        lists : uint8, as long as ``frames``; the entries as other ranks decode them are written
-            here, at the places of a plain frame. For a plain body this is ``frames`` itself
+        frames : uint8, aligned to 8 bytes; the frames are written here
+        lists : uint8, as long as ``frames``. The entries as other ranks will decode them are
+            written here, at the places that they have in a plain frame. If the body is plain, this
+            is the array ``frames`` itself
         body : ``PLAIN`` or ``SIGNS``
         dtype : dtype of the vectors
         """
@@ -119,10 +123,12 @@ class RowKernels(Protocol):
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check the frames of every row, and write ``factor`` times the sum of their entries,
-        added in the order of the frames.
+        """For each row, check its frames and write ``factor`` times the sum of their entries to the
+        row's ``out``. Entries are added in the order of the frames.
 
-        rows, frames : tables of ``ARRIVED`` and ``FRAME``; head, body and dtype as in ``send_rows``
+        rows : table of ``ARRIVED``
+        frames : table of ``FRAME``
+        head, body, dtype : as in ``send_rows``
         """
 
 
@@ -135,14 +141,15 @@ def address(x: np.ndarray) -> int:
 
 
 def rows_of(kernels: Kernels) -> RowKernels | None:
-    """Return the engine's kernels as ``RowKernels``; None if it has no kernels for rows."""
+    """Return the engine's kernels as ``RowKernels``; None if the engine has none, or the machine is
+    big-endian."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the next step's margin, after a pass took ``found`` entries where ``needed`` suffice.
-    numba compiles this function, too."""
+    """Return the margin for the next step, after a pass took ``found`` entries and ``needed`` would
+    have been enough. Numba compiles this function, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

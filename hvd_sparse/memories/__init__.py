@@ -1,4 +1,5 @@
-"""Memories, which keep the entries that were not sent. Every file has one memory."""
+"""Memories, which keep the entries of a tensor that were not sent. Each memory has a file of its
+own."""
 
 from hvd_sparse.registry import import_siblings
 

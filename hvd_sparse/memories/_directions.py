@@ -1,4 +1,8 @@
-"""Base classes of memories that compute an optimizer's directions and keep a residual of them."""
+"""Base classes of memories that apply an optimizer's momentum or moments before the selection.
+
+A direction is the vector by which the optimizer would move a parameter, before it is multiplied by
+the learning rate. The residual of these memories accumulates directions instead of gradients.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,14 @@ from hvd_sparse.checks import check_number, check_truth, is_number
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
-from hvd_sparse.kernels.optimizers import Direction, Momentum
+from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
 from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory(Memory):
-    """Base class of the memories whose states accumulate an optimizer's directions."""
+    """Base class of the memories whose states accumulate an optimizer's directions, which are its
+    updates before they are multiplied by the learning rate."""
 
     weight_decay: float
     clip_norm: float | None
@@ -30,17 +35,18 @@ class DirectionMemory(Memory):
     @property
     def needs_host(self) -> str:
         limit = self.clip_norm
-        return "" if limit is None else f"with clip_norm {limit!r} takes norms on the host"
+        return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the shared options. ``fractions`` are the names of options in [0, 1)."""
+        """Check the options that all subclasses have, and those named ``fractions``, which must be
+        in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
             if not is_number(value) or not 0 <= value < 1:
-                raise InvalidOption(f"{name} of {owner} is {value!r}: a number in [0, 1)")
+                raise InvalidOption(f"{name} of {owner} is {value!r}: give a number in [0, 1)")
         if not is_number(decay) or decay < 0:
-            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: a number, 0 or more")
+            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: give a number, 0 or more")
         if self.clip_norm is not None:
             check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 
@@ -53,19 +59,20 @@ def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels
 
 
 def scaled(vector: np.ndarray, factor: float) -> np.ndarray:
-    # Multiply by a scalar of the same dtype, because only newer versions of numpy treat a Python
-    # float as one.
+    # Convert the factor to the vector's dtype, so that all versions of numpy round alike.
     product: np.ndarray = vector * vector.dtype.type(factor)
     return product
 
 
 class Moments(NamedTuple):
-    """Moments of averaged gradients, from an optimizer that ran without this memory.
+    """An optimizer's moments of one tensor: SGD's velocity, or Adam's mean and second moment. A
+    memory can continue from an optimizer's moments, and an optimizer from a memory's.
 
-    arrays : flat, by the names of a memory's arrays; empty if the memory shall start anew
+    arrays : the moments, flat, by the names of the memory's arrays; empty if there are none to
+        continue from
     steps : number of steps that the optimizer has made so far
-    ranks : number of ranks over which the gradients were averaged; 1 for a tensor that is never
-        compressed
+    ranks : number of ranks over which the optimizer's gradients are averaged, while a memory sees
+        the gradients of one rank; 1 for a tensor that is never compressed
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -79,16 +86,17 @@ class DirectionState(ResidualState, Generic[Options]):
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses compute the direction (``_direct``). An entry moves the parameter by the learning
-    rate of the step in which it is sent. If the rate falls, old entries therefore weigh less, which
-    gave better accuracy than the rate of their own step (docs/results/accuracy-ways.md). A step at
-    rate 0 would lose its sent entries, so it sends nothing, adds nothing and keeps the residual.
+    Subclasses compute the direction (``_direct``). The optimizer multiplies an entry by the
+    learning rate of the step in which it is sent. If the rate falls, entries that wait for long
+    therefore count less, which gave better accuracy than the rate of the step in which they were
+    added (docs/results/accuracy-ways.md). Entries that are sent at rate 0 would be lost, so a step
+    at rate 0 sends nothing, adds nothing and keeps the residual.
     """
 
     _vectors: ClassVar[dict[str, str]]
-    """For each array of a checkpoint, by its name, the attribute that holds the vector."""
+    """For each array in a checkpoint, the name of the attribute that holds it."""
     _switches: ClassVar[dict[str, Any]] = {}
-    """Settings of optimizers that are not options of the memory, and their usual values."""
+    """Settings of the optimizer that the memory has no options for, and their defaults."""
 
     def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -110,13 +118,13 @@ class DirectionState(ResidualState, Generic[Options]):
         maximize: bool = False,
         **settings: Any,
     ) -> None:
-        """Adopt the optimizer's current settings for this tensor.
+        """Set learning rate, momentum and similar settings to those that the optimizer now has.
 
         rate : learning rate
-        parameter : the parameter's value, flat, if weight decay adds to the gradient
+        parameter : the parameter's value, flat, which weight decay needs
         moments : moments from which the memory continues; None keeps the memory's own
         maximize : the optimizer moves the parameter along the gradient instead of against it
-        settings : options of the memory, and ``_switches``
+        settings : new values of the memory's options and of ``_switches``
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
         beside = maximize, *(settings.pop(name, usual) for name, usual in self._switches.items())
@@ -134,7 +142,7 @@ class DirectionState(ResidualState, Generic[Options]):
             self._adopt(moments)
 
     def _adopt(self, moments: Moments) -> None:
-        """Continue from an optimizer's moments, and keep the residual."""
+        """Replace this memory's moments by an optimizer's moments, and keep the residual."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
@@ -143,20 +151,18 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a vector without entries, in place of one that is allocated when it is needed."""
+        """Return an empty vector, in place of a vector that is allocated only if it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient, or its negative if the optimizer maximizes."""
         return scaled(gradient, -1) if self._is_climbing else gradient
 
     def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient, rescaled to the limit that ``clip_norm`` sets for one rank if it is
-        longer.
+        """Return the gradient, rescaled if its norm exceeds the limit for one rank.
 
-        Independent gradients of this length have an average of length ``clip_norm`` over N ranks,
-        because the average is 1 / sqrt(N) times as long as each gradient; if Horovod sums, their
-        sum, sqrt(N) times as long as each, has length ``clip_norm``.
+        The limit is chosen so that N independent gradients with this norm have an average (or a
+        sum, if Horovod sums) with the norm ``clip_norm``: their average has 1 / sqrt(N) of their
+        norm, and their sum sqrt(N) times their norm.
         """
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
@@ -165,21 +171,17 @@ class DirectionState(ResidualState, Generic[Options]):
         norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
         return gradient if norm <= limit else scaled(gradient, limit / norm)
 
-    def _decayed(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient plus the gradient of the L2 penalty. If Horovod sums, each of N ranks
-        adds 1 / N of the latter."""
+    def _decay(self, world_size: int) -> Decay | None:
+        """Return the direction of weight decay, None without. If Horovod sums over N ranks, each
+        rank adds 1 / N of the penalty's gradient."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
-        if not decay or self._parameter is None:
-            return gradient
-        decayed: np.ndarray = gradient + scaled(self._parameter, decay)
-        return decayed
+        return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
     def _need(self, name: str) -> None:
         if not getattr(self, name).old.size:
             setattr(self, name, self._another())
 
     def _another(self) -> DoubleBuffer:
-        """Return a vector of zeros like the residual, on the residual's device."""
         old = self.residual.old
         made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
         if self._zeros is not aligned_zeros:
@@ -208,8 +210,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return super().compensate(gradient, kernels)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
-        """Return an accumulated vector of zeros, from which nothing is selected. The direction is
-        only used to check that the gradient is finite."""
+        """Return zeros as the accumulated vector of a step at learning rate 0, so that nothing is
+        selected. ``direction`` is only checked for NaN and Inf."""
         if self.residual.can_roll_back:
             self.residual.new[:] = self.residual.old
         moments = kernels.moments(direction)
@@ -231,15 +233,16 @@ class DirectionState(ResidualState, Generic[Options]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient itself if the tensor is compressed, and the optimizer's
-        direction if it is never compressed."""
+        """Return the optimizer's direction for a tensor that is never compressed. A compressed
+        tensor's reduced gradient is a direction already, and is returned unchanged."""
         return reduced if is_compressed else self._finished(reduced, parameter, kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Make ``commit`` keep the new versions of these vectors, too."""
+        """Note that this step has written new versions of these vectors, which ``commit`` then
+        keeps."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -263,22 +266,20 @@ class DirectionState(ResidualState, Generic[Options]):
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         for name, attribute in self._vectors.items():
             vector, given = getattr(self, attribute), arrays[name]
-            if vector.old.size != given.size:  # the vector is allocated only when it is needed
+            if vector.old.size != given.size:  # one of them is not allocated yet
                 vector = self._another() if given.size else self._nothing_made()
                 setattr(self, attribute, vector)
             vector.old[:] = given
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers of this state that a checkpoint stores, by name."""
+        """Return the numbers of this state that a checkpoint stores besides its arrays, by name."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
-        """Restore the numbers that ``numbers`` returned; called after ``load``."""
+        """Restore the numbers that ``numbers`` returned. Called after ``load``."""
 
 
 class MomentumMemory(DirectionMemory):
-    """Base class of the memories that apply the momentum of SGD."""
-
     momentum: float
     nesterov: bool
 
@@ -291,18 +292,17 @@ MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[MomentumOptions]):
-    """The residual of one tensor, which accumulates the directions of SGD with momentum
-    (``optimizers.Momentum``).
+    """The residual of one tensor, which accumulates the directions of SGD with momentum.
 
-    If the momentum is 0 or the velocity has no entries, the gradient is accumulated and the
-    velocity does not change, as in torch.
+    As in torch, the velocity does not change while the momentum is 0. The gradient itself is
+    accumulated then, and while the velocity is not allocated.
     """
 
     velocity: DoubleBuffer
     _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
     _undamped_at = 0
-    """Step of the tensor whose gradient starts the velocity, and is therefore not dampened; -1 if
-    the velocity is older."""
+    """Number of the tensor's step whose gradient starts the velocity, and is therefore not
+    dampened; -1 if the velocity continues an optimizer's velocity."""
 
     def _adopt(self, moments: Moments) -> None:
         given = moments.arrays.get("momentum")
@@ -319,7 +319,8 @@ class VelocityState(DirectionState[MomentumOptions]):
         return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a copy of the velocity, scaled so that SGD can continue without this memory."""
+        """Return a copy of the velocity, scaled so that SGD can continue from it without this
+        memory."""
         raise NotImplementedError
 
     @property
@@ -327,7 +328,8 @@ class VelocityState(DirectionState[MomentumOptions]):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient, multiplied by 1 - dampening unless it starts the velocity."""
+        """Return the gradient times 1 - dampening, or the gradient itself if it starts the
+        velocity."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

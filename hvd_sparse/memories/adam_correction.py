@@ -27,8 +27,8 @@ from hvd_sparse.types import TensorSpec
 
 @lru_cache(maxsize=8)  # all tensors of a step have the same arguments
 def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return NAdam's momenta: their product from step 1 to ``step``, the momentum of this step, and
-    that of the next step."""
+    """Return three momenta of NAdam: the product of the momenta from step 1 to ``step``, the
+    momentum of this step, and that of the next step."""
     steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
     now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
@@ -37,12 +37,12 @@ def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, floa
 @MEMORIES.register("adam_correction")
 @dataclass(frozen=True)
 class AdamCorrection(DirectionMemory):
-    """Accumulate Adam's scaled gradients instead of gradients, on every rank.
+    """Scale gradients as Adam does, on every rank before the selection, and accumulate the result.
 
         m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
         s' = beta2 * s + (1 - beta2) * gradient**2         square = s' / (1 - beta2**t)
-        of the average = square / N + (1 - 1 / N) * min(mean**2, square)
-        v' = v + gradient / (sqrt(of the average) + epsilon)
+        averaged = square / N + (1 - 1 / N) * min(mean**2, square)             for N ranks
+        v' = v + gradient / (sqrt(averaged) + epsilon)
         select from v'; where an entry is sent v' = 0
 
     Parameters
@@ -55,34 +55,34 @@ class AdamCorrection(DirectionMemory):
 
     Notes
     -----
-    Adam after the exchange would not work: an entry arrives rarely, as the sum of many steps. Its
-    second moment is then too large for its mean, and the update is too small by about the square
-    root of 1 / density.
+    Adam after the exchange would not work, because an entry arrives rarely, as the sum of many
+    gradients. The second moment of such an entry is too large compared with its mean, so its
+    updates are too small, by a factor of about the square root of 1 / density.
 
-    Each rank only has its own gradients, which have N times the noise variance of their average, so
-    Adam on them takes shorter steps than Adam on the average.  ``square / N + (1 - 1 / N) *
-    mean**2`` is the expected second moment of the average, if the ranks' gradients have the same
-    mean and independent noise.
+    Each rank has only its own gradients. Their noise has N times the variance of the noise in the
+    average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
+    expected second moment of the average, if the ranks' gradients have the same mean and
+    independent noise.
 
-    The gradient is accumulated, not its mean m. An entry stays in v for about 1 / density steps,
-    over which v adds up its gradients, so a mean over the last ten steps would only delay them
-    (docs/results/accuracy-ways.md).
+    The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
+    for about 1 / density steps, over which v adds up its gradients, so a mean over the last ten
+    steps would only delay them (docs/results/accuracy-ways.md).
 
     The optimizer must apply the result unchanged, times its learning rate; ``optimizer=`` ensures
     this.
 
     For tensors that are never compressed, the reduced gradient is processed by Adam itself, or by
-    NAdam if that is the optimizer. For compressed tensors NAdam is the same as Adam, because the
-    two differ in the mean, in whose place the residual is.  At density 1 this memory is not Adam:
-    no entry stays in the residual, so gradients are not smoothed.  If the optimizer has amsgrad,
-    the largest s so far is used in place of s.
+    NAdam if that is the optimizer. For compressed tensors NAdam gives the same result as Adam,
+    because they differ only in how they use the mean m, which is not accumulated here. At density 1
+    the result is not that of Adam: no entry stays in the residual, so gradients are not smoothed.
+    If the optimizer has amsgrad, the largest s so far is used instead of s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
-    twice with rollback. Cost: one pass over m, s and v. A step without a last threshold needs two
-    passes, one of them over six vectors.
+    twice with rollback. Cost: one pass over m, s and v. A step without a previous threshold needs
+    two passes, one of them over six vectors.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the residual
-    in place of the momentum.
+    instead of the momentum.
     """
 
     beta1: float = 0.9
@@ -102,9 +102,10 @@ class AdamCorrection(DirectionMemory):
 
 
 class AdamCorrectionState(DirectionState[AdamCorrection]):
-    """The mean m, the second moment s and the residual v of one tensor.
+    """The mean m, the second moment s and the residual v of one tensor (see ``AdamCorrection``).
 
-    begun : step of the tensor at which m and s started; below 0 if they are older than the tensor
+    begun : number of the tensor's step at which m and s started; negative if the optimizer had made
+        more steps before the memory continued from its moments
     largest : the largest s so far; without entries unless the optimizer has amsgrad
     """
 
@@ -128,11 +129,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        gradient = self._decayed(gradient, world_size)
+        gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # The size of an update does not depend on the size of the gradient, so a sum of N updates
-        # would be N times too large. A sum of N gradients is what the user asked for.
+        # Adam's update has the same size for gradients of any size. If Horovod sums, the sum of N
+        # updates would therefore be N times too large.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 
@@ -144,7 +145,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct the bias of m**2 and of s."""
+        """Return the factors that correct the biases of m**2 and of s."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -159,7 +160,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return
         largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
-            # The average's second moment lacks most of the noise of a single rank.
+            # The optimizer's second moment is that of an average, which has less noise than the
+            # gradients of one rank.
             of_mean, of_square = self._unbiased(moments.steps)
             least = mean * mean * (of_mean / of_square)
             square = square + np.maximum(square - least, 0) * (moments.ranks - 1)
@@ -185,7 +187,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return gradient and direction as ``_direct`` does. Amsgrad updates m and s at once."""
+        """Return gradient and direction, as ``_direct`` does. With amsgrad, m and s are updated
+        here, because the direction needs the largest s."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)
@@ -201,7 +204,8 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return kernels.directed(gradient, at_rest), None
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Update m and s with a reduced gradient, and return NAdam's direction."""
+        """Update m and s with the reduced gradient of a tensor that is never compressed, and return
+        NAdam's direction."""
         mean, square = self.mean, self.square
         step, beta1 = self._numbers(), self._options.beta1
         spare = empty_like(gradient), empty_like(gradient)
@@ -218,10 +222,9 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
             raise NonFiniteGradient(
-                f"its gradient has an entry of magnitude {largest:g}, whose square leaves the "
-                f"range of {gradient.dtype}: look "
-                "for the step's loss, lower the learning rate, or clip gradients before they are "
-                "compressed"
+                f"its gradient has an entry of magnitude {largest:g}, whose square exceeds the "
+                f"range of {gradient.dtype}: check the step's loss, lower the learning rate, or "
+                "clip gradients before they are compressed"
             )
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
@@ -230,20 +233,20 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
-        # The reduced gradient is the average of the ranks already, so no correction for their
-        # number applies.
+        # The reduced gradient is already the average of the ranks, so there is no correction for
+        # their number.
         decay = self._switched["momentum_decay"]
         if decay is not None:
             return self._push_nadam(reduced, kernels, decay)
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return the step at which m and s started, unless that is the tensor's first step."""
+        """Return ``begun`` for checkpoints, unless m and s started at the tensor's first step."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         self.begun = int(numbers.get("begun", 0))
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        # Older versions had no largest square.
+        # Checkpoints of older versions have no ``largest``.
         super().load({"largest": self._nothing_made().old, **arrays})

@@ -1,5 +1,5 @@
-"""Contract of the memories and of their states, which hold the vectors of one tensor between steps;
-and the residual, which most states have."""
+"""The contract of memories and of their states, which hold the vectors of one tensor between steps;
+and the state with a residual, from which most memories derive theirs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hvd_sparse.types import Selection, TensorSpec, Value
 class Accumulated(NamedTuple):
     """The vector from which a step selects, with the results of the pass that computed it.
 
-    vector : residual + gradient; +0.0 where an entry was taken
+    vector : residual + gradient, with +0.0 in place of the entries in ``taking``
     moments : moments of the whole vector; None if the pass had an aim
-    taking : the entries that the pass took; None without an aim
+    taking : the entries that reached the aim and were taken out of the vector; None without an aim
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
-        itself, or if a pass with an aim did not store what it added
+        itself, or if a pass with an aim did not store it
     """
 
     vector: np.ndarray
@@ -30,21 +30,21 @@ class Accumulated(NamedTuple):
 
 
 class MemoryState:
-    """Base class of the states of one tensor. This one keeps nothing.
+    """Base class of the states of one tensor. This class itself keeps nothing.
 
-    A step writes a new version of the state; ``commit`` keeps the new version, ``roll_back`` drops
-    it.
+    A step writes a new version of the state. Afterwards ``commit`` keeps the new version, or
+    ``roll_back`` drops it.
 
     Attributes
     ----------
-    step : number of completed steps of the tensor, set before each step; seeds random draws
+    step : number of the tensor's completed steps, which seeds random numbers; set before each step
     is_average : the ranks' gradients are averaged, not summed; set before each step
-    density : density of the step, 1 if it runs dense, None if the method chooses its own; set
-        before each step
-    gain : for memories with ``finishes``, factor by which the ranks' sum of this step is
-        multiplied; 1 if the step runs dense. Valid after ``tune``
-    settings : for memories with ``finishes``, the optimizer's settings that must agree between
-        ranks, as text. Valid after ``tune``
+    density : density of the step: 1 if it runs dense, None if the method has no density; set before
+        each step
+    gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense. Only
+        for memories with ``finishes``, after ``tune``
+    settings : the optimizer's settings that must be equal on all ranks, as text. Only for memories
+        with ``finishes``, after ``tune``
     """
 
     step = 0
@@ -56,46 +56,47 @@ class MemoryState:
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Add this gradient to the residual, take out the entries that reach the aim, and return
-        the rest.
+        """Add this step's gradient to the residual, and return the accumulated vector.
 
         Parameters
         ----------
         gradient : float32 or float64 [numel], read-only
         world_size : number of ranks over which the gradient will be summed
-        aim : the pass also takes the entries that reach this aim; None takes none
+        aim : if given, the same pass takes the entries that reach this aim out of the vector
         """
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Adopt the optimizer's settings for this tensor, if the memory declares ``finishes``."""
+        """Set learning rate, momentum and similar settings to those that the optimizer now has for
+        this tensor. Only for memories with ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        """Keep the accumulated entries that were not sent.
+        """Keep the part of the accumulated vector that was not sent.
 
         Parameters
         ----------
-        sent : the entries that this rank has sent, as other ranks decode them
+        sent : the entries that this rank has sent, with the values that other ranks decode
         is_exact : the sent values are equal to the accumulated ones
-        is_taken : the sent values have been subtracted from the accumulated vector already; where
-            they were exact it has +0.0, otherwise the rounding error
+        is_taken : the sent values have been subtracted from the accumulated vector already
         """
 
     def take_all(self) -> np.ndarray:
-        """Return a copy of the accumulated vector, which is sent dense, and keep nothing."""
+        """Return a copy of the accumulated vector for a dense step, which sends all of it, and
+        clear the residual."""
         raise NotImplementedError
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient for the optimizer: ``reduced`` itself, or a new vector, which is not
-        checked again for NaN and Inf. Only for memories that declare ``finishes``.
+        """Return the gradient for the optimizer: ``reduced`` itself, or a new vector, which the
+        caller checks for NaN and Inf. Only for memories with ``finishes``.
 
         Raises
         ------
-        NonFiniteGradient : without a second buffer, the result would overflow; nothing was written
+        NonFiniteGradient : the memory's vectors would overflow, and there is no second buffer to
+            undo this; nothing has been written
         """
         raise NotImplementedError
 
@@ -103,18 +104,20 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version, because the step failed; the state is as before the step."""
+        """Drop the new version, because the step has failed. With ``rollback``, the state is then
+        as before the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add the entries that an exchange gave back to the committed state."""
+        """Add entries that an exchange returned, because they were not applied, to the committed
+        state."""
 
     def move(self, zeros: Zeros) -> None:
-        """Allocate the vectors on a device, by ``zeros``, before the first step. Only for memories
-        whose ``needs_host`` is empty."""
+        """Replace the vectors by zeros on an accelerator, which the function ``zeros`` allocates,
+        before the first step. Only for memories whose ``needs_host`` is empty."""
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return views of the committed state by name, for checkpoints. The residual's name is
-        "residual". An array that is allocated only when it is needed is empty before."""
+        """Return views of the committed vectors by name, for checkpoints. The residual's name is
+        "residual". A vector that has not been allocated yet has length 0."""
         return {}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
@@ -122,20 +125,21 @@ class MemoryState:
 
 
 class Memory:
-    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create states.
+    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create the
+    states.
 
     Attributes
     ----------
     paper : key of the paper in ``papers.bib``, or None
     conserves : the sum of sent and kept entries is exactly the accumulated vector
-    keeps_rounding : keeps accumulated - sent if the sent values differ from the accumulated ones
-    adds_gradient : accumulates the residual plus this step's gradient, and nothing else
-    finishes : its states have ``finish``, which processes every reduced gradient, of compressed and
-        of other tensors
-    counts_votes : the optimizer gets the sign of the sum, so selectors must send votes
-    needs_host : the reason why, with this memory and its options, gradients on an accelerator are
-        copied to the host; empty if the memory's vectors can be on the accelerator
-        (``MemoryState.move``)
+    keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
+    adds_gradient : the accumulated vector is the residual plus this step's gradient, and nothing
+        else
+    finishes : the states have ``finish``, which processes every reduced gradient, including those
+        of tensors that are never compressed
+    counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
+    needs_host : the reason why, with these options, gradients on an accelerator must be copied to
+        the host, as the end of a sentence about the memory; empty if the copy is not needed
     """
 
     id: ClassVar[str]
@@ -156,7 +160,7 @@ class Memory:
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step.
 
-        rollback : keep the old version of the state until a step has succeeded, in a second buffer
+        rollback : keep the old version of the state in a second buffer until the step has succeeded
         """
         raise NotImplementedError
 
@@ -164,8 +168,8 @@ class Memory:
 class DoubleBuffer:
     """A vector with an old and a new version, until the step has succeeded.
 
-    A step's failure is noticed only after this rank has written its new residual, and subtracting
-    the gradient again does not restore the old bits. The new version is therefore written to a
+    A rank learns that a step has failed only after it has written its new residual, and subtracting
+    the gradient again would not restore the old bits. The new version is therefore written to a
     second buffer. Without ``rollback``, ``old`` and ``new`` are the same buffer, which is written
     in place.
     """
@@ -176,7 +180,6 @@ class DoubleBuffer:
         self.can_roll_back = rollback
 
     def move(self, zeros: Zeros) -> None:
-        """Replace the buffers by zeros from the function ``zeros``, which allocates on a device."""
         size, dtype = self.old.size, self.old.dtype
         self.old = zeros(size, dtype)
         self.new = zeros(size, dtype) if self.can_roll_back else self.old
@@ -196,7 +199,6 @@ def accumulate(
     aim: Aim | None,
     kernels: Kernels,
 ) -> Accumulated:
-    """Write residual + gradient to ``out``; with an aim, take its entries in the same pass."""
     if aim is None:
         return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
     taking = kernels.accumulate_and_take(gradient, residual, out, aim)
@@ -204,7 +206,7 @@ def accumulate(
 
 
 class ResidualState(MemoryState):
-    """The residual of one tensor, to which gradients are added."""
+    """The residual of one tensor, to which the gradient of each step is added."""
 
     def __init__(self, spec: TensorSpec, rollback: bool) -> None:
         self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
@@ -218,8 +220,7 @@ class ResidualState(MemoryState):
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        # If the other ranks decode the same values, set the entries to +0.0: no rounding, and no
-        # read.
+        # Exact values leave nothing, so write +0.0, without reading or rounding.
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_taken:
@@ -228,8 +229,7 @@ class ResidualState(MemoryState):
             self._sent = sent
 
     def take_all(self) -> np.ndarray:
-        # Copy, because the buffer is set to zero while a collective may still read the returned
-        # vector.
+        # Copy, because the buffer is cleared while a collective may still read the returned vector.
         everything = self.residual.new.copy()
         if not self.residual.can_roll_back:
             indices = np.arange(everything.size, dtype=np.uint32)
@@ -243,7 +243,7 @@ class ResidualState(MemoryState):
 
     def roll_back(self) -> None:
         """Drop the new residual. Without a second buffer, add the sent entries back to the
-        residual, which then keeps the failed step's gradient."""
+        residual, which then includes the failed step's gradient."""
         if not self.residual.can_roll_back:
             self.residual.old[self._sent.indices] += self._sent.values
         self._forget()

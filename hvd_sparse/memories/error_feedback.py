@@ -14,7 +14,7 @@ from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy dtype in which each format is stored; bfloat16 is stored as its bits."""
+"""The numpy dtype in which each format is stored. Numpy has no bfloat16, so its bits are stored."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 
@@ -28,7 +28,7 @@ class ErrorFeedback(Memory):
     """Keep the residual of every tensor: the accumulated vector minus the sent entries.
 
         accumulated = residual + gradient
-        residual'   = accumulated, with the sent entries set to zero                 (exact codecs)
+        residual'   = accumulated, with the sent entries set to +0.0                 (exact codecs)
         residual'   = accumulated - decode(own message), at the sent entries         (lossy codecs)
 
     Parameters
@@ -39,13 +39,10 @@ class ErrorFeedback(Memory):
     -----
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
     exact. If it were rounded to the nearest number, every gradient that is small compared with its
-    residual would be lost. The state adds up the rounding errors (``rounding``). A 16-bit residual
-    does not conserve single entries: an entry's error is less than 2**-7 (bfloat16) or 2**-10
-    (float16) of the entry.  The accumulated vector exists in float32 only while the tensor is
-    compressed.  float16 holds magnitudes up to 65504.
-
-    Sent entries are set to +0.0 rather than subtracted. For finite values this is the same, without
-    a second rounding.
+    residual would be lost. Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10
+    (float16) of the entry, so a 16-bit residual is not conserved exactly; the state adds up the
+    rounding errors (``rounding``). float16 holds magnitudes up to 65504.  The accumulated vector is
+    in float32, and exists only while the tensor is compressed.
 
     State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
     it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
@@ -78,14 +75,16 @@ class ErrorFeedback(Memory):
 class Residual16State(MemoryState):
     """The residual of one tensor in bfloat16 or float16.
 
-    rounding : the sum of all rounding errors so far: gradients + rounding = sent + kept
+    rounding : sum of all rounding errors so far. The sum of all gradients plus ``rounding`` equals
+        the sum of all sent entries and the residual
     """
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
         if spec.accumulator != np.float32:
             raise InvalidOption(
-                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would keep "
-                "a quarter of them: use residual='float32', which keeps float64 for those"
+                f"tensor {spec.key!r} has {spec.dtype} gradients, and residual={kind!r} would "
+                "keep only 16 of their 64 bits: use residual='float32', which keeps float64 "
+                "residuals for float64 gradients"
             )
         self._spec, self._kind = spec, kind
         self._kept: np.ndarray = np.zeros(spec.numel, STORED[kind])
@@ -99,7 +98,6 @@ class Residual16State(MemoryState):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Return the accumulated vector in float32, which exists only during the step."""
         self._wide = widen(self._kept)
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 
@@ -136,7 +134,8 @@ class Residual16State(MemoryState):
         self._is_written = True
 
     def _round(self, wide: np.ndarray, why: str) -> float:
-        """Round a vector into the residual, and return the sum of the rounding errors."""
+        """Round a vector, store it as the residual, and return the sum of the rounding errors.
+        ``why`` gives each rounding in a step its own random numbers."""
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
         return float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
@@ -145,8 +144,8 @@ class Residual16State(MemoryState):
         self._forget()
 
     def roll_back(self) -> None:
-        """Return to the residual before the step. Without a second buffer, add the sent entries
-        back and round again; the residual then keeps the failed step's gradient."""
+        """Restore the residual from before the step. Without a second buffer, add the sent entries
+        back and round again; the residual then includes the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -167,7 +166,8 @@ class Residual16State(MemoryState):
         self.rounding += self._round(wide, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the residual as float32, so that a checkpoint does not depend on the format."""
+        """Return the committed residual as float32, so that a checkpoint does not depend on the
+        format."""
         return {
             "residual": widen(
                 self._before if self._is_written and self._before is not None else self._kept
@@ -179,18 +179,19 @@ class Residual16State(MemoryState):
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
-    """Return the stored numbers as float32 [n]; the conversion is exact."""
+    """Return stored numbers as float32 [n]; the conversion is exact."""
     if stored.dtype == np.float16:
         return stored.astype(np.float32)
     return (stored.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
-    """Round float32 numbers, finite and up to ``LARGEST``, at random to the dtype of ``out``."""
+    """Round float32 numbers at random, and write them to ``out`` in its format. The numbers are
+    finite, and at most ``LARGEST``."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
-    # A random number below one unit of the last kept bit is added to the cut bits. The sum carries
-    # with exactly the probability of rounding up.
+    # Add a random number below one unit of the last kept bit, then cut the lower bits. The sum
+    # carries into the kept bits with exactly the probability of rounding up.
     if out.dtype == np.uint16:
         np.right_shift(
             np.minimum(bits + (dice >> 16), _limit(bits, 0x7F7F)), 16, out=out, casting="unsafe"
@@ -199,8 +200,7 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
     kept = 13
     cut = np.uint32(0xFFFFE000)
     rounded = np.minimum(bits + (dice >> (32 - kept)), _limit(bits, 0x477F, 0xE000)) & cut
-    # Below its smallest normal number float16 has fewer bits, so round to a multiple of 2**-24
-    # there.
+    # Below the smallest normal float16 there are fewer bits, so round to a multiple of 2**-24.
     normal = rounded.view(np.float32)
     odds = (dice >> (32 - kept)).astype(np.float32) * np.float32(2.0**-kept)
     tiny = np.floor(np.abs(x) * np.float32(2.0**24) + odds) * np.float32(2.0**-24)
@@ -208,16 +208,16 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return for every number the bits of the largest finite number with the same sign, which
-    limits the rounding."""
+    """Return, for every number, the bits of the largest finite number with the same sign, so that
+    rounding does not give infinity."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count]: a hash of index and seed. High bits are the most
-    random."""
+    """Return random bits, uint32 [count], from a hash of the index and the seed. The high bits are
+    the most random."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

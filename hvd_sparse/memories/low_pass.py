@@ -21,20 +21,21 @@ class LowPass(Memory):
         accumulated = residual + gradient
         residual'   = (1 - beta) * residual + beta * (accumulated - sent)
 
-    This is residual + beta * gradient where nothing was sent, and (1 - beta) * residual where an
-    entry was sent.
+    For an entry that was not sent, this is residual + beta * gradient. For an entry that was sent
+    exactly, it is (1 - beta) * residual.
 
     Parameters
     ----------
-    beta : float in (0, 1]; 1 is error feedback, 0.1 is for large batches
+    beta : float in (0, 1]; 1 is error feedback; the authors use 0.1 for large batches
 
     Notes
     -----
-    For beta < 1 mass is not conserved, by design: a part of each sent entry stays in the residual,
-    and only a part of each unsent entry is added to it.
+    For beta < 1 the sum of sent and kept entries is not the accumulated vector, by design: a part
+    of each sent entry stays in the residual, and only a part of each unsent gradient is added to
+    it.
 
-    State: two vectors a tensor, also without ``rollback``, because the accumulated vector is needed
-    beside the residual. Cost: one pass to accumulate, and one to filter.
+    State: two vectors a tensor, also without ``rollback``, because the filter needs both the
+    residual and the accumulated vector. Cost: one pass to accumulate, and one to filter.
 
     Paper: chen2020scalecom.
     """
@@ -46,7 +47,7 @@ class LowPass(Memory):
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:
-            raise InvalidOption(f"beta of LowPass is {self.beta!r}: a number in (0, 1]")
+            raise InvalidOption(f"beta of LowPass is {self.beta!r}: give a number in (0, 1]")
 
     @property
     def conserves(self) -> bool:
@@ -64,7 +65,7 @@ class LowPassState(ResidualState):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        # The filter needs the whole accumulated vector, so no entry is taken out of it.
+        # No aim, because the filter needs the accumulated vector with all its entries.
         return super().compensate(gradient, kernels, world_size)
 
     def update(

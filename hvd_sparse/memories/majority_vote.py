@@ -19,13 +19,13 @@ class MajorityVote(Memory):
 
         applied_j = sign(sum over the ranks of sent_j)
 
-    A tie gives 0. For tensors that are never compressed, the optimizer gets the sign of their sum,
-    so that one learning rate suits all tensors.
+    A tie gives 0. For tensors that are never compressed, the optimizer gets the sign of the summed
+    gradient, so that one learning rate suits all tensors.
 
     State: none.  Cost: one pass over the sum.
 
-    Paper: bernstein2019majority.  Departs: the ranks gather all votes and count them, while the
-    paper has a server; a tie, which the paper excludes by an odd number of workers, gives 0.
+    Paper: bernstein2019majority.  Departs: every rank gathers and counts all votes, while the paper
+    has a server for this; a tie gives 0, while the paper excludes ties by an odd number of workers.
     """
 
     paper: ClassVar[str | None] = "bernstein2019majority"
@@ -52,12 +52,12 @@ class MajorityVoteState(NoMemoryState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the sign of a sum or average: of votes, or of an uncompressed tensor's
-        gradients."""
+        """Return the signs of ``reduced``, which is the sum or average of the ranks' votes or, for
+        a tensor that is never compressed, of their gradients."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
-            # Because of rounding, tied votes of an average, such as thirds, need not add up to
-            # exactly 0. The threshold is half a vote: a vote is 1, or 1 / world_size in an average.
+            # In an average a vote is 1 / world_size, for example a third. This is rounded, so a tie
+            # need not add up to exactly 0: less than half a vote is a tie.
             half = 0.5 / self._world_size if self.is_average else 0.5
             signs[np.abs(reduced) < half] = 0
         return signs

@@ -16,39 +16,41 @@ from hvd_sparse.types import Selection, TensorSpec
 @MEMORIES.register("momentum_correction")
 @dataclass(frozen=True)
 class MomentumCorrection(MomentumMemory):
-    """Accumulate velocities instead of gradients, on every rank.
+    """Apply momentum on every rank before the selection, so that the residual accumulates
+    velocities.
 
         plain:     u' = momentum * u + gradient        v' = v + u'
         Nesterov:  u' = momentum * u + gradient        v' = v + gradient + momentum * u'
         select from v'; where an entry is sent v' = 0, and with masking u' = 0
+        weight decay: w' = momentum * w + weight_decay * parameter
+        the optimizer gets reduced + w', or with Nesterov
+                           reduced + weight_decay * parameter + momentum * w'
 
     Parameters
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
-    masking : momentum factor masking: reset the velocity of sent entries
-    weight_decay : L2 penalty, which has a momentum of its own: w' = momentum * w + weight_decay *
-        parameter; the optimizer gets reduced + w' (Nesterov: reduced + weight_decay * parameter +
-        momentum * w')
-    clip_norm : rescale every tensor's gradient, before it is accumulated, to a norm of at most
-        clip_norm * sqrt(world_size), or clip_norm / sqrt(world_size) if Horovod sums. The average
-        of N independent gradients has 1 / sqrt(N) of their norm, and their sum sqrt(N) times their
-        norm
+    masking : reset the velocity of sent entries (momentum factor masking)
+    weight_decay : L2 penalty. It has a velocity w of its own, and is added after the exchange
+    clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
+        before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
+        ``clip_norm / sqrt(world_size)`` if Horovod sums, because the average of N independent
+        gradients has ``1 / sqrt(N)`` of their norm, and their sum ``sqrt(N)`` times their norm
 
     Notes
     -----
-    The optimizer must apply no momentum of its own, because the reduced gradient is a velocity
-    already.
+    The optimizer must not apply momentum itself, because the reduced gradient is already a
+    velocity.
 
-    Method ``dgc`` has this memory.  If an SGD optimizer is passed (``optimizer=``), every other
-    method uses ``MomentumFeedback``, and this memory only if it is named.
+    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory.  If an SGD optimizer is passed
+    (``optimizer=``), other methods use ``MomentumFeedback``, unless this memory is named.
 
-    A dense step sends all of v and keeps u, so a run of dense steps is SGD with momentum. For
-    tensors that are never compressed, the same momentum is applied to the reduced gradient.
+    A dense step sends all of v and keeps u, so a run with only dense steps is SGD with momentum.
+    For tensors that are never compressed, the same momentum is applied to the reduced gradient.
 
     State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
-    rollback. Cost: one pass over u and v (two in a step without a last threshold), and two writes
-    per sent entry; one more pass to clip, two more for weight decay.
+    rollback. Cost: one pass over u and v (two in a step without a previous threshold), and two
+    writes per sent entry; one more pass to clip, two more for weight decay.
 
     Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as in the authors' later code,
     because the norm over all tensors is known only after the first tensors have been sent.
@@ -71,7 +73,7 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState[MomentumCorrection]):
-    """The velocity u and the residual v of one tensor, and the velocity w of its weight decay."""
+    """The velocities u and w and the residual v of one tensor (see ``MomentumCorrection``)."""
 
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
@@ -99,17 +101,17 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
             return
         masks = self._options.masking and self.velocity in self._written
         if masks and not self.residual.can_roll_back:
-            # There is only one buffer, so keep the entries that are masked, to undo the step.
+            # There is no second buffer, so keep the masked entries, to undo the step.
             self._masked = self.velocity.new[sent.indices]
         super().update(sent, is_exact, kernels, is_taken)
         if masks:
-            # Otherwise an old velocity would go on moving the sent entries in a stale direction.
+            # Otherwise old gradients would go on moving the entries that were just sent.
             kernels.clear(self.velocity.new, sent.indices)
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient plus weight decay. For tensors that are never compressed,
+        """Return the reduced gradient plus weight decay. For a tensor that is never compressed,
         momentum is applied first."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
@@ -130,8 +132,8 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
         return result
 
     def roll_back(self) -> None:
-        """Drop the new velocities. Without second buffers, add the sent entries back to the
-        vectors, which then keep the failed step's gradient."""
+        """Drop the new velocity and residual. Without second buffers, add the sent and masked
+        entries back; the vectors then include the failed step's gradient."""
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()

@@ -8,17 +8,17 @@ import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
-from hvd_sparse.memories._directions import MomentumMemory, VelocityState
+from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
 from hvd_sparse.memories.contract import Accumulated, DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
 
 def momentum_left(momentum: float, density: float) -> float:
-    """Return the momentum of a velocity whose directions are added to a residual.
+    """Return the velocity's momentum m at a density, as ``MomentumFeedback`` defines it.
 
-    An entry stays in the residual for 1 / density - 1 steps. The velocity smooths over the other
-    steps of the momentum / (1 - momentum) over which the optimizer would smooth.
+    The optimizer's momentum smooths gradients over momentum / (1 - momentum) steps. The residual
+    already smooths over about 1 / density - 1 steps, so the velocity smooths over the difference.
 
     Examples
     --------
@@ -32,13 +32,14 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""A number of remaining steps for the velocity below this is a rounding error of 0."""
+"""Numbers of steps below this count as 0, because they are rounding errors."""
 
 
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
-    """Accumulate gradients, and multiply the result by 1 / (1 - momentum).
+    """Let the residual smooth gradients as momentum would, and scale the sum as SGD with momentum
+    does.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -47,8 +48,9 @@ class MomentumFeedback(MomentumMemory):
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
-    If the density is 1 - momentum or less, m is 0, and there is no u. On dense steps, and for
-    tensors that are never compressed, m is ``momentum``, and the result is that of SGD.
+    If the density is 1 - momentum or less, m is 0, and there is no u: gradients are accumulated. On
+    dense steps, and for tensors that are never compressed, m is ``momentum``, and the result is
+    that of SGD.
 
     Parameters
     ----------
@@ -65,18 +67,18 @@ class MomentumFeedback(MomentumMemory):
     would delay each gradient a second time. Therefore u smooths only over the remaining steps, and
     every gradient is multiplied once by 1 / (1 - momentum).
 
-    If the density changes, the total update that is still to be applied stays the same: v and u are
-    rescaled to the new m. If m becomes 0, u is added to v; if m was 0, v is moved to u, so that a
-    dense step does not apply all of the residual at once. A run of dense steps only is SGD with
-    momentum. An entry moves the parameter by the learning rate and the momentum of the step in
-    which it is sent.
+    If the density changes, v and u are rescaled to the new m, so that the total update that is
+    still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
+    u, so that a dense step does not apply the whole residual at once. A run with only dense steps
+    is SGD with momentum. An entry moves the parameter by the learning rate and the momentum of the
+    step in which it is sent.
 
-    If this memory is named, instead of used through ``optimizer=``, the optimizer must apply no
-    momentum of its own.
+    If this memory is named, instead of used through ``optimizer=``, the program's optimizer must
+    not apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
     Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``; one more pass to
-    clip, and one for weight decay.
+    clip. Weight decay reads the parameter in the same pass, or in one more if m is above 0.
 
     Derived here.
     """
@@ -93,7 +95,7 @@ class MomentumFeedback(MomentumMemory):
 
 
 class MomentumFeedbackState(VelocityState[MomentumFeedback]):
-    """The residual v of one tensor, and the velocity u if m > 0 (see ``MomentumFeedback``)."""
+    """The residual v of one tensor, and its velocity u if m > 0 (see ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
 
@@ -105,17 +107,17 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """The factor of the ranks' sum. The velocity has momentum m instead of ``momentum``, and
-        the factor gives the sum the scale of SGD with momentum."""
+        """Factor of the ranks' sum. It makes up for the velocity's momentum m being less than
+        ``momentum``, so that the sum has the scale of SGD's velocity."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
     def _momentum(self) -> float:
-        """The velocity's momentum m, computed from numbers that are equal on all ranks."""
+        """The velocity's momentum m. All ranks compute the same number."""
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the fraction of a velocity that a step with a gradient of 0 would apply."""
+        """Return the fraction of a velocity that is applied in a step whose gradient is 0."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -125,7 +127,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale residual and velocity to the step's density, so that the total update that is
+        """Rescale residual and velocity to this step's density, so that the total update that is
         still to be applied stays the same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
@@ -165,8 +167,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return the velocity for SGD without this memory. The residual is not included: only a
-        memory can apply it."""
+        """Return a velocity from which SGD can continue without this memory. The residual is not
+        included, because SGD has no vector for it."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
@@ -176,7 +178,10 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        return super()._direct(self._decayed(gradient, world_size), kernels, world_size)
+        decay = self._decay(world_size)
+        if not (self.velocity.old.size and self._momentum) and self._damped(gradient) is gradient:
+            return gradient, decay
+        return super()._direct(directed(gradient, decay, kernels), kernels, world_size)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density, self._parameter = 1.0, parameter
@@ -188,14 +193,15 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors. Without second buffers, add the sent entries to the residual."""
+        """Drop the new vectors. Without second buffers, add the sent entries back to the
+        residual."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._at = self._before
         self._before = None
         super().roll_back()
 
     def numbers(self) -> dict[str, float]:
-        """Return the density to which v and u are scaled."""
+        """Return the density to which v and u are scaled, for checkpoints."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

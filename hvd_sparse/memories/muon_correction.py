@@ -19,8 +19,9 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("muon_correction")
 @dataclass(frozen=True)
 class MuonCorrection(AdamCorrection):
-    """Accumulate Muon's updates for a matrix's gradients, on every rank. Tensors that are not
-    matrices are accumulated as by ``AdamCorrection``.
+    """Compute Muon's updates of matrices on every rank before the selection, and accumulate them.
+
+    Tensors that are not matrices are treated as by ``AdamCorrection``.
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
@@ -44,21 +45,25 @@ class MuonCorrection(AdamCorrection):
     Notes
     -----
     The optimizer applies the reduced updates unchanged, times the learning rate, and does not
-    orthogonalize them again. Muon after the exchange would orthogonalize a matrix of few entries.
+    orthogonalize them again. If Muon ran after the exchange, it would orthogonalize a matrix that
+    has few non-zero entries.
 
     At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
-    updates for each rank's own gradients, while Muon computes the update for their average: the two
-    are equal if the ranks' gradients are equal, and otherwise the result is shorter.
+    updates for each rank's own gradients, while Muon computes the update for the average gradient.
+    The two are equal if the ranks' gradients are equal; otherwise the average of the updates is
+    shorter.
 
-    If this memory is named, every tensor of two or more dimensions is a matrix; ``optimizer=`` uses
-    the optimizer's parameter groups, which except embeddings, for example. The kernel of a
-    convolution is a matrix with one row per output channel. For tensors that are never compressed,
-    the reduced gradient is processed by Muon itself, or by Adam.
+    If this memory is named, every tensor of two or more dimensions is treated as a matrix. With
+    ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
+    usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
+    one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
+    the last two dimensions. For tensors that are never compressed, the reduced gradient is
+    processed by Muon itself, or by Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
-    other tensors; all twice with rollback. Cost: every rank iterates all matrices, with about 2 *
-    ns_steps * (r + 2 * c) * r * r operations for r rows and c columns if r is the smaller number;
-    and three passes.
+    other tensors; all twice with rollback. Cost: three passes, and the iteration of all matrices on
+    every rank, which takes about 2 * ns_steps * (r + 2 * c) * r * r operations for a matrix of r
+    rows and c columns, where r is the smaller number.
 
     Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.
     """
@@ -81,8 +86,8 @@ class MuonCorrection(AdamCorrection):
         is_list = isinstance(given, (list, tuple))
         if not is_list or len(given) != 3 or not all(map(is_number, given)):
             raise InvalidOption(
-                f"ns_coefficients of MuonCorrection is {given!r}: the three numbers of x, x**3 "
-                "and x**5"
+                f"ns_coefficients of MuonCorrection is {given!r}: give three numbers, the "
+                "coefficients of x, x**3 and x**5"
             )
         object.__setattr__(self, "ns_coefficients", tuple(map(float, given)))
         check_number(self.ns_epsilon, "ns_epsilon of MuonCorrection", 0)
@@ -90,8 +95,9 @@ class MuonCorrection(AdamCorrection):
             check_number(self.scale, "scale of MuonCorrection", 0)
         if self.weight_decay:
             raise InvalidOption(
-                f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon shrinks the "
-                "parameter, which is the optimizer's to do; leave it out here"
+                f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon applies weight "
+                "decay to the parameter, so give weight_decay to the optimizer, and leave it out "
+                "here"
             )
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MuonCorrectionState:
@@ -99,8 +105,8 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """The momentum m and the residual v of one matrix, or m, s and v of Adam for another tensor.
-    ``mean`` is m in both cases."""
+    """The momentum m and the residual v of a matrix; or m, s and v of Adam for another tensor.
+    ``mean`` holds m in both cases."""
 
     _options: MuonCorrection
 
@@ -111,12 +117,12 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Adopt the optimizer's current settings. If they include a momentum, the tensor is
-        orthogonalized, otherwise Adam is used.
+        """Set the settings to the optimizer's. If they include a momentum, the tensor is treated as
+        a matrix by Muon, otherwise by Adam.
 
         Raises
         ------
-        InvalidOption : a tensor of one dimension would be orthogonalized
+        InvalidOption : the settings are Muon's, and the tensor has fewer than two dimensions
         """
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
@@ -136,7 +142,8 @@ class MuonCorrectionState(AdamCorrectionState):
         if not self._is_matrix:
             self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # As with Adam, the size of an update does not depend on the size of the gradient.
+        # An update has the same size for gradients of any size, so if Horovod sums N updates, each
+        # rank adds 1 / N of its own.
         share = 1.0 if self.is_average else 1 / world_size
         return self._orthogonalized(gradient, kernels, share), None
 
@@ -144,7 +151,7 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum, and return ``share`` times the update, a new vector."""
+        """Update a matrix's momentum, and return ``share`` times Muon's update in a new vector."""
         options, m = self._options, self.mean
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
         u = kernels.directed(scaled(gradient, 1 - options.momentum), momentum)

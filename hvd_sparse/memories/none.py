@@ -14,10 +14,10 @@ from hvd_sparse.types import TensorSpec
 @MEMORIES.register("none")
 @dataclass(frozen=True)
 class NoMemory(Memory):
-    """Send a part of every gradient and drop the rest.
+    """Keep no residual: the entries of a gradient that are not sent are lost.
 
-    For methods that are unbiased by themselves (TernGrad), and as a baseline without a residual.
-    The dropped entries are not kept, so nothing is conserved.
+    This memory suits methods whose sent vector equals the gradient on average (TernGrad), and
+    baselines without a residual.
 
     State: none.  Cost: none.
     """
@@ -31,8 +31,6 @@ class NoMemory(Memory):
 
 
 class NoMemoryState(MemoryState):
-    """Holds the gradient of the current step."""
-
     _gradient: np.ndarray
 
     def compensate(

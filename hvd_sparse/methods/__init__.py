@@ -1,4 +1,4 @@
-"""Named methods, the options that they share, and their spelling on command lines."""
+"""The named methods, the options that all of them share, and their spelling on command lines."""
 
 from hvd_sparse.methods.named import METHODS, Methods
 

@@ -1,5 +1,5 @@
 """``Builder``, the base class of the named methods, which creates compressors and documents the
-common options."""
+options that all methods share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class HandedOver(Protocol):
-    """The attributes of a compressor that ``Builder.build`` uses if an optimizer is passed."""
+    """The attributes of a compressor that ``Builder.build`` needs if an optimizer is passed."""
 
     is_forewarned: bool
 
@@ -34,23 +34,24 @@ class HandedOver(Protocol):
 
 
 Compressor = TypeVar("Compressor", bound=HandedOver)
-"""The frontend's compressor, which Horovod accepts as ``compression``."""
+"""The frontend's compressor, which is passed to Horovod as ``compression``."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that each entry should be sent in a run, within these bounds of the density."""
+"""Number of times that an entry should be sent in a run. The default density follows from this
+number, within the two bounds above."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
-"""Default codec with ``steps=``. At the same number of bytes, sending more entries improves
-accuracy more than exact values do."""
+"""Default codec with ``steps=``. At the same number of bytes, more entries improve accuracy more
+than exact values do."""
 
 
 def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds the paper's citation key to a named method. If the method has a
-    density, it then also accepts ``steps`` in the density's place."""
+    """Return a decorator that adds a paper's citation key to a named method. A method with an
+    option ``density`` then also accepts ``steps`` instead."""
 
     def mark(method: Function) -> Function:
         marked = method
@@ -82,20 +83,21 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning if the mean density of a run is low, with a sufficient one; else ""."""
+    """Return a warning with a sufficient density if the mean density of a run is too low; otherwise
+    an empty text."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
     times = wanted * steps
     return (
-        f"density {density:g} sends an entry about {density * steps:.2g} times in a run of {steps} "
-        f"steps, and about {times:.2g} times are wanted: {wanted:.2g} would do "
+        f"density {density:g} sends each entry about {density * steps:.2g} times in a run of "
+        f"{steps} steps, but about {times:.2g} times are needed: use density {wanted:.2g} or more "
         "(docs/guide/accuracy.md)"
     )
 
 
 def _mean_density(configuration: Configuration, steps: int) -> float | None:
-    """Return the mean density of a run; None if it is not known before the run."""
+    """Return the mean density of a run, or None if it is not known before the run."""
     if configuration.rule is not None:
         return None
     at = range(0, steps, max(1, steps // MOST_LOOKS))
@@ -104,14 +106,13 @@ def _mean_density(configuration: Configuration, steps: int) -> float | None:
 
 
 def is_as_published(variant: str, method: str) -> bool:
-    """Return whether ``variant`` is "paper". Raises InvalidOption unless it or "ours" is given."""
     check_choice(variant, f"variant of {method}", ("ours", "paper"))
     return variant == "paper"
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add a schedule with ``steps`` dense first steps to the options, unless ``steps`` is 0. Raises
-    InvalidOption if the options have a schedule already."""
+    """Add a schedule whose first ``steps`` steps are dense to the options, unless ``steps`` is 0.
+    Raises InvalidOption if the options already have a schedule."""
     if not steps:
         return
     if options.get("schedule") is not None:
@@ -123,33 +124,35 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
 
 
 class Builder(Generic[Compressor]):
-    """Base class of all methods: creates compressors, from a named method or from any parts.
+    """Base class of all methods, which creates compressors, from a named method or from any parts.
 
-    ``params`` are described by the frontend's ``Compression``. Every method also takes the options
-    of ``Configuration`` and those below.
+    The frontend's ``Compression`` describes ``params``. Every method also takes the options of
+    ``Configuration`` and the options below.
 
     Parameters
     ----------
     density : fraction of the entries to send, in (0, 1]. To give each tensor its own density, pass
-        a mapping of names and globs, for example ``{"*": 0.001, "fc.*": 0.01}``, in which exact
-        names take precedence over globs and narrow globs over wide ones, or a function of name and
-        shape. "hiding" (PyTorch) measures the first steps, and sends as much of each layer as the
-        backward pass can hide, at least one entry in 1,000 ("hiding:300": in 300)
-    codec : encoding of the entries, "index_value" by default. adacomp uses "ternary", ef_sign and
-        signsgd "one_bit", sbc "one_sign", stc "sign_mean", strom "sign_index" and terngrad
-        "two_bit", as in their papers
+        a function of name and shape, or a mapping of names and globs, for example
+        ``{"*": 0.001, "fc.*": 0.01}``, in which exact names take precedence over globs, and narrow
+        globs over wide ones. "hiding" (PyTorch) measures the first steps, and then sends as many
+        entries of each layer as can be sent during the rest of the backward pass, but at least one
+        entry in 1,000 ("hiding:300": one in 300)
+    codec : encoding of the entries, "index_value" by default. These methods have other defaults, as
+        in their papers: adacomp "ternary", ef_sign and signsgd "one_bit", sbc "one_sign", stc
+        "sign_mean", strom and ``redsync(variant="paper")`` "sign_index", and terngrad "two_bit"
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that the program then passes to
-        Horovod. A memory applies its momentum or moments before the selection, on every rank,
-        because they would be wrong for entries that arrive rarely; the optimizer applies the
-        result. At every step the memory takes momentum, betas, weight decay and similar settings
-        from the tensor's parameter group. In a step at learning rate 0, it sends nothing and keeps
-        all entries. ``terngrad`` and ``signsgd`` do not accept this option, because they have no
-        residual. None by default
-    steps : number of steps in the run, with ``optimizer``. If ``density`` is not given, it is
-        max(0.002, 5 / steps), at most 0.01, as the mean of a density that follows the learning rate
-        (schedule "learning_rate"). If ``codec`` is not given, it is "sign_mean"
-    scheduler : the PyTorch learning-rate scheduler that the density follows. To find the mean rate,
-        a copy of the scheduler is stepped. Keras schedules are found in the optimizer
+        Horovod. A memory applies the optimizer's momentum or moments on every rank before the
+        selection, because after the exchange they would be wrong for entries that arrive rarely.
+        The optimizer only applies the result. In every step the memory takes momentum, betas,
+        weight decay and similar settings from the tensor's parameter group. In a step at learning
+        rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not
+        accept this option, because they have no residual. None by default
+    steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
+        density then follows the learning rate (schedule "learning_rate"). Its mean is ``density``
+        or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The default of
+        ``codec`` is then "sign_mean"
+    scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
+        stepped through the run to compute the mean rate. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which are sent dense by
         default
@@ -159,33 +162,33 @@ class Builder(Generic[Compressor]):
         compressors that exist at the same time need different names
     engine : id of the kernels; the fastest installed engine by default
     wire : "host"; or "device" to send messages from the gradients' accelerator, which needs PyTorch
-        and a Horovod built with NCCL; by default "auto", which is "device" if that is possible
+        and a Horovod that was built with NCCL. The default, "auto", is "device" if that is possible
     rollback : undo a failed step completely, which needs a second buffer of the residual's size.
         Without it, the gradient of a failed step stays in the residual. True by default
-    allow_dense : run a step dense, and send the residual with it, if a dense step moves no more
-        bytes; True by default
+    allow_dense : run a tensor's step dense, and send the residual with it, if this moves no more
+        bytes than a sparse step; True by default
     groups : number of messages for the compressed tensors, or lists of the names of tensors that
         share a message (PyTorch). By default, small neighbouring tensors share one. "planned"
-        measures the first steps and the network, then uses the fastest groups. In TensorFlow, each
-        of Horovod's groups shares a message
-    select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs``
-        does. The density is then that of the group, whose largest entries are sent whichever tensor
-        they belong to (exchange "allgather")
-    max_gathered_bytes : bound of the bytes of all ranks' messages for a tensor. A step whose
-        density needs more runs dense, and selected entries beyond the bound stay in the residual.
-        None, the default, sets no bound
-    clip_grad_norm : bound of the norm of all gradients together, before the selection, like torch's
-        ``clip_grad_norm_`` (PyTorch; under Horovod with ``optimizer``); None, the default, sets no
-        bound
-    check_replicas_every : number of steps between comparisons of the applied gradients' checksums
-        between ranks; 0, the default, for never
-    telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping with such
-        an "id" and options, or a function of a record; one writer or a list.  True measures
-        residuals at every step for ``stats()`` only; False by default
+        measures the first steps and the network, then uses the fastest groups. In TensorFlow, the
+        tensors in each of Horovod's groups share a message
+    select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs`` does
+        (only with exchange "allgather"). The density is then that of the group, whose largest
+        entries are sent whichever tensor they belong to
+    max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
+        density needs more bytes, the step runs dense; if a selection needs more, its smallest
+        entries stay in the residual. None, the default, sets no bound
+    clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
+        torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
+        ``optimizer``). None, the default, sets no bound
+    check_replicas_every : number of steps from one comparison of the ranks' applied gradients, by
+        checksums, to the next; 0, the default, compares none
+    telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping of such an
+        "id" and options, or a function of a record; one writer or a list.  True measures residuals
+        at every step for ``stats()`` only; False by default
     telemetry_every : number of steps from one record to the next; 100 by default
-    on_nonfinite : "propagate", the default: NaN or Inf on any rank makes that tensor's gradient NaN
-        on all ranks, and the step is undone; "raise": an error is raised on all ranks, with rank,
-        tensor and number of entries
+    on_nonfinite : "propagate", the default: NaN or Inf on any rank makes the tensor's gradient NaN
+        on all ranks, and the compressor undoes the step. "raise": all ranks raise an error that
+        names rank, tensor and number of entries
     grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
         callable that returns the scale. Residuals are kept without the scale. None by default
     timeout_s : seconds after which an unfinished collective raises an error, 600 by default; None
@@ -200,9 +203,9 @@ class Builder(Generic[Compressor]):
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Give every method an attribute ``compress``, which raises InvalidOption and says what to
-        write. Horovod calls it if a program passes the method itself instead of the method's
-        result."""
+        """Give every method an attribute ``compress``, which Horovod calls if a program passes the
+        method itself instead of the compressor that it returns. It raises InvalidOption, whose
+        message shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -233,12 +236,12 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def _read_optimizer(cls, optimizer: object) -> Handover:
-        """Return the memory that replaces the momentum or moments of the frontend's optimizer."""
+        """Return the memories that can apply the optimizer's momentum or moments."""
         raise NotImplementedError
 
     @classmethod
     def _foresee(cls, optimizer: object, scheduler: object, steps: int | None) -> Rates:
-        """Return the learning rates of a run, as far as they are known before the run."""
+        """Return the learning rates of the run, as far as they are known before the run."""
         raise NotImplementedError
 
     _plans_groups: ClassVar[bool] = False
@@ -262,7 +265,7 @@ class Builder(Generic[Compressor]):
         Parameters
         ----------
         params : the tensors to compress
-        selector : the selector, as an id, a mapping ``{"id": ..., option: value}`` or an object
+        selector : the selector: an id, a mapping ``{"id": ..., option: value}`` or an object
         process_set, grad_scaler, optimizer, steps, scheduler : see ``Builder``
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
             selector, and the options that ``Builder`` lists
@@ -316,8 +319,8 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that the densities follow, or None if they follow none. Logs a
-        warning if the mean density is low for the run."""
+        """Return the learning rates that the densities follow, or None if they follow none. A
+        warning is logged if the mean density is too low for the run."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -326,12 +329,12 @@ class Builder(Generic[Compressor]):
         if isinstance(schedule, LearningRate):
             if handover is None or not handover.memories:
                 raise InvalidOption(
-                    "schedule is 'learning_rate', and no optimizer is handed over whose rate it "
-                    "could follow: give optimizer=, of SGD, Adam, AdamW, NAdam or Muon, or another "
-                    "schedule"
+                    "schedule is 'learning_rate', but there is no optimizer= with a learning "
+                    "rate to follow: give optimizer= (SGD, Adam, AdamW, NAdam or Muon), or "
+                    "another schedule"
                 )
             rates = cls._foresee(optimizer, scheduler, schedule.steps)
-            # A scheduler that is not stepped once per step has other rates at the steps.
+            # Predicted rates can only be checked if the scheduler is stepped once per step.
             rates.is_checked = steps == schedule.steps
             return rates
         if scheduler is not None:
@@ -357,7 +360,7 @@ class Builder(Generic[Compressor]):
         Parameters
         ----------
         params : the tensors to compress
-        config : the other compressor's ``config()``
+        config : result of the other compressor's ``config()``
         process_set, grad_scaler : see ``Builder``
         optimizer, scheduler : needed if the other compressor was created with them
         """
@@ -374,12 +377,12 @@ class Builder(Generic[Compressor]):
 def _take_steps(
     steps: int, options: dict[str, object], optimizer: object, selector: object
 ) -> None:
-    """Add the default schedule and codec of ``steps=`` to the options."""
+    """Add the schedule and the default codec of ``steps=`` to the options."""
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(
-            f"steps is {steps} but optimizer is missing, and the density follows its learning "
-            "rate: give optimizer=, or density= and no steps"
+            f"steps is {steps}, so the density follows the optimizer's learning rate, but "
+            "optimizer is missing: give optimizer=, or density= and no steps"
         )
     if not hasattr(SELECTORS.resolve(selector), "density"):
         raise InvalidOption(
@@ -394,7 +397,7 @@ def _take_steps(
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a function ``compress`` that raises InvalidOption and says which call to write."""
+    """Return a ``compress`` that raises InvalidOption. The message shows the call to write."""
 
     def compress(*_: object) -> NoReturn:
         raise InvalidOption(

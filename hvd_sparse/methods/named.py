@@ -1,5 +1,5 @@
-"""Named methods: each paper's method as a choice of selector, memory, codec, exchange and schedule,
-with the authors' defaults."""
+"""Named methods. Each combines a selector, memory, codec, exchange and schedule as a paper does,
+and its docstring says which parts of the paper are left out."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ from hvd_sparse.selectors.terngrad import TernGrad
 from hvd_sparse.selectors.topk import TopK
 
 OKTOPK_WARMUP = 512
-"""Number of dense first steps in Ok-Topk's code for VGG-16. The code has 128 such steps for an
-LSTM, and none for BERT."""
+"""Number of dense first steps for VGG-16 in the authors' code of Ok-Topk. The code has 128 such
+steps for an LSTM, and none for BERT."""
 
 
 class Methods(Builder[Compressor]):
-    """Base class of the frontends' ``Compression``, which gives all of them the same methods and
-    options.
+    """Base class of the frontends' ``Compression``, which gives all frontends the same methods.
 
     ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
     take.
@@ -56,9 +55,10 @@ class Methods(Builder[Compressor]):
     @classmethod
     @of_paper("aji2017sparse")
     def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
-        """Exact top-k of every tensor, with error feedback; the baseline.  Paper: aji2017sparse.
+        """Exact top-k of every tensor, with error feedback; the usual baseline.
+        Paper: aji2017sparse.
 
-        The paper uses one threshold for all tensors of networks with layer normalisation, which is
+        For networks with layer normalisation, the paper uses one threshold for all tensors. This is
         left out; ``select_over="group"`` is similar.
         """
         return cls.build(params, selector=TopK(density), **options)
@@ -68,15 +68,17 @@ class Methods(Builder[Compressor]):
     def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
 
-        The first steps measure when gradients arrive, and the costs of selections and messages.
-        Layers are then merged into the groups with the shortest predicted step. If steps later take
-        much longer or shorter, the groups are planned again. In TensorFlow this needs
-        ``groups="planned"`` and a program that calls ``replan``; otherwise the groups are those
-        given to Horovod. Departs: the plan is optimal, while the paper's greedy choice may not be
-        (docs/results/planning.md); residuals are kept by tensor, so that none is lost when groups
-        change.
+        The first steps measure when gradients are ready, and how long selections and messages take.
+        Layers are then merged into the groups for which the shortest step is predicted. If steps
+        later take much longer or shorter, the groups are planned again.
 
-        Planning is left out in DDP, where DDP's buckets are the groups.
+        In TensorFlow, planning needs ``groups="planned"`` and a program that calls ``replan``;
+        otherwise the groups are those given to Horovod. Under DDP, DDP's buckets are the groups,
+        and nothing is planned.
+
+        Departs: the plan is the best one by the measurements, while the paper's greedy choice may
+        not find it (docs/results/planning.md); residuals belong to tensors instead of groups, so
+        that they are kept when groups change.
         """
         options.setdefault("groups", PLANNED if cls._plans_groups else None)
         return cls.build(params, selector=TopK(density), select_over="group", **options)
@@ -140,24 +142,25 @@ class Methods(Builder[Compressor]):
         optimizer: object = None,
         **options: object,
     ) -> Compressor:
-        """RedSync: trimmed top-k, or a threshold that is searched and reused.  Paper:
-        fang2019redsync.
+        """RedSync: trimmed top-k, or a threshold that is searched and used again.
+        Paper: fang2019redsync.
 
-        ``variant="paper"`` is the paper's quantized form: with momentum correction, it sends the
+        ``variant="paper"`` is the paper's quantized form, with momentum correction. It sends the
         largest entries of one sign on one step and those of the other sign on the next, as indices
         and one mean.
 
-        These parts of the paper are left out: the choice between dense, trimmed and searched
-        selection by a tensor's size (use ``min_numel`` and ``search``), the dense first epochs (use
-        ``schedule={"id": "dense_warmup", ...}``), and exact values for the output layer.
+        These parts of the paper are left out: the rule by which a tensor's size decides between a
+        dense exchange, trimmed top-k and a threshold search (use ``min_numel`` and ``search``), the
+        dense first epochs (use ``schedule={"id": "dense_warmup", ...}``), and exact values for the
+        output layer.
 
         Parameters
         ----------
-        variant : "ours", which sends values of both signs, and has momentum correction only if
-            ``optimizer`` is given; or "paper"
+        variant : "ours", which sends exact values of both signs, and applies momentum before the
+            selection only if ``optimizer`` is given; or "paper"
         search : use the threshold search
-        optimizer : as for every method. Without it, "paper" corrects a momentum of 0.9, and the
-            program's optimizer must have no momentum
+        optimizer : as for every method. Without it, "paper" applies a momentum of 0.9 before the
+            selection, and the program's optimizer must have no momentum
         """
         selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
         if is_as_published(variant, "redsync"):
@@ -184,9 +187,9 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
-        The search normally starts from the tensor's last threshold, and uses the fit only on the
-        first step and if the last threshold is too far off. The paper fits at every step, and
-        bisects.
+        The search starts from the threshold of the tensor's previous step, and uses the estimate
+        only if there is none, for example on the first step. The paper uses the estimate at every
+        step, and bisects.
 
         The paper's own bracket, tolerance and limit on bisections are left out, because we could
         not access them.
@@ -216,8 +219,9 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
 
-        The area relation by which the paper finds key points of the curve is left out, because we
-        could not access it. The threshold is computed from the fitted tail in closed form.
+        The paper finds key points of the distribution's curve by a relation of areas. This relation
+        is left out, because we could not access it; the threshold is computed from the fitted tail
+        in closed form.
 
         Parameters
         ----------
@@ -232,13 +236,13 @@ class Methods(Builder[Compressor]):
     def gaussian_k(
         cls, params: object, *, density: Density, variant: str = "ours", **options: object
     ) -> Compressor:
-        """Threshold from a fitted normal distribution, with error feedback.  Paper:
-        shi2019understanding.
+        """Threshold from a fitted normal distribution, with error feedback.
+        Paper: shi2019understanding.
 
-        The density is divided between both tails, as in the authors' code. Their Algorithm 1 uses
-        the one-sided quantile, as ``variant="paper"`` does.
+        The density is divided between both tails, as in the authors' code. Their Algorithm 1 and
+        ``variant="paper"`` use the one-sided quantile.
 
-        The density of the authors' code falls from epoch to epoch, which is left out (use
+        In the authors' code the density falls from epoch to epoch. This is left out (use
         ``schedule=``).
 
         Parameters
@@ -258,11 +262,11 @@ class Methods(Builder[Compressor]):
         stages: int = 1,
         **options: object,
     ) -> Compressor:
-        """SIDCo: a threshold from distributions fitted to the tail, in stages.  Paper:
-        abdelmoniem2021sidco.
+        """SIDCo: a threshold from distributions fitted to the tail, in stages.
+        Paper: abdelmoniem2021sidco.
 
-        The number of stages that all tensors share in the authors' code is left out; here every
-        tensor has its own number of stages.
+        In the authors' code all tensors share one number of stages. This is left out; here every
+        tensor has its own number.
 
         Parameters
         ----------
@@ -287,11 +291,11 @@ class Methods(Builder[Compressor]):
     ) -> Compressor:
         """ScaleCom: ranks in turn select the top k for all ranks.  Paper: chen2020scalecom.
 
-        The paper selects chunk by chunk, and trains the first 1 to 10 % of the epochs dense, as
+        The paper selects chunk by chunk, and runs the first 1 to 10 % of the epochs dense, as
         ``variant="paper"`` does.
 
-        The rule that sets the density of a layer by its arithmetic operations is left out, and so
-        are chunk lengths other than 1 / density.
+        These parts of the paper are left out: the rule that derives a layer's density from its
+        number of arithmetic operations, and chunk lengths other than 1 / density.
 
         Parameters
         ----------
@@ -320,14 +324,14 @@ class Methods(Builder[Compressor]):
     def gtopk(
         cls, params: object, *, density: Density, conserving: bool = True, **options: object
     ) -> Compressor:
-        """gTop-k: merge selections along a tree, and cut each merge to k.  Paper: shi2019gtopk.
+        """gTop-k: merge selections along a tree, and cut each merge to k entries.
+        Paper: shi2019gtopk.
 
         Nothing is left out; ``conserving=False`` is the paper's rule.
 
         Parameters
         ----------
-        conserving : keep entries in a residual that the paper's rule loses, because a merge has cut
-            them and another entry at the same index is applied
+        conserving : keep in a residual those entries that the paper's rule loses; see ``GTopK``
         """
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 
@@ -343,15 +347,14 @@ class Methods(Builder[Compressor]):
         warmup_steps: int | None = None,
         **options: object,
     ) -> Compressor:
-        """Ok-Topk: each rank adds up a region, and the k largest sums are applied.  Paper:
-        li2022oktopk.
+        """Ok-Topk: each rank adds up a region, and the k largest sums are applied.
+        Paper: li2022oktopk.
 
-        The authors' code trains the first steps dense, as ``variant="paper"`` does.
+        The authors' code runs the first steps dense, as ``variant="paper"`` does.
 
-        The paper's regions have equal numbers of the ranks' local selections, and an allreduce
-        finds them; this is left out, because regions here follow the applied entries. The paper's
-        balancing before the last collective is left out too, because here each rank sends a bounded
-        number of entries.
+        These parts of the paper are left out: regions with equal numbers of the ranks' local
+        selections, which an allreduce finds (here regions follow the applied entries), and
+        balancing before the last collective (here each rank sends a bounded number of entries).
 
         Parameters
         ----------
@@ -371,10 +374,10 @@ class Methods(Builder[Compressor]):
     def chunked(
         cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
     ) -> Compressor:
-        """Send the chunks with the largest norms, summed over all ranks.  Paper: sun2019csc.
+        """Send the chunks for which the sum of all ranks' L1 norms is largest.  Paper: sun2019csc.
 
-        The paper's momentum correction is left out (use ``optimizer=``), and so is its density that
-        falls in the first epochs (use ``schedule=``).
+        These parts of the paper are left out: momentum correction (use ``optimizer=``), and a
+        density that falls in the first epochs (use ``schedule=``).
 
         Parameters
         ----------
@@ -416,11 +419,12 @@ class Methods(Builder[Compressor]):
     def adacomp(
         cls, params: object, *, bin_length: int | None = None, **options: object
     ) -> Compressor:
-        """AdaComp: signs of the entries that may become the largest of their bin.  Paper:
-        chen2018adacomp.
+        """AdaComp: signs of the entries that may become the largest of their bin.
+        Paper: chen2018adacomp.
 
-        The paper's encoding of bins is left out, because we could not access it;
-        ``codec="ternary"`` sends the number of entries of every bin.
+        The paper's byte format of bins is left out, because we could not access its description.
+        Instead, ``codec="ternary"`` sends for every bin the number of its selected entries, then
+        their positions and signs.
 
         Parameters
         ----------
@@ -434,14 +438,15 @@ class Methods(Builder[Compressor]):
     def strom(
         cls, params: object, *, threshold: float, max_density: float = 0.1, **options: object
     ) -> Compressor:
-        """Signs of the entries above a fixed threshold, with error feedback.  Paper:
-        strom2015scalable.
+        """Signs of the entries above a fixed threshold, with error feedback.
+        Paper: strom2015scalable.
 
-        Nothing is left out; an upper bound on the number of entries is added.
+        No part of the paper is left out. Unlike the paper, we limit the number of sent entries, by
+        ``max_density``.
 
         Parameters
         ----------
-        threshold : the threshold, in units of the accumulated gradient
+        threshold : the threshold, compared with the magnitudes of the accumulated gradient
         max_density : largest fraction of a tensor's entries that is sent
         """
         options.setdefault("codec", "sign_index")
@@ -453,8 +458,8 @@ class Methods(Builder[Compressor]):
     def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
-        The paper's local steps between exchanges are left out (use ``LocalSteps``), and so is the
-        server that compresses its updates to the workers.
+        These parts of the paper are left out: local steps between exchanges (use ``LocalSteps``),
+        and a server that compresses its updates to the workers.
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
@@ -462,8 +467,8 @@ class Methods(Builder[Compressor]):
     @classmethod
     @of_paper("sattler2019sbc")
     def sbc(cls, params: object, *, density: Density, **options: object) -> Compressor:
-        """Sparse binary compression: the largest entries of one sign, and their mean.  Paper:
-        sattler2019sbc.
+        """Sparse binary compression: the largest entries of one sign, and their mean.
+        Paper: sattler2019sbc.
 
         The paper's delay, which is a number of local steps between exchanges, is left out (use
         ``LocalSteps``).
@@ -474,7 +479,8 @@ class Methods(Builder[Compressor]):
     @classmethod
     @of_paper("bernstein2019majority")
     def signsgd(cls, params: object, **options: object) -> Compressor:
-        """Majority vote of the signs of all entries, without memory.  Paper: bernstein2019majority.
+        """Majority vote of the signs of all entries, without a residual.
+        Paper: bernstein2019majority.
 
         The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
         rate.
@@ -502,10 +508,10 @@ class Methods(Builder[Compressor]):
     def terngrad(
         cls, params: object, *, clip: float | None = 2.5, seed: int = 0, **options: object
     ) -> Compressor:
-        """Stochastic ternary gradients, without memory.  Paper: wen2017terngrad.
+        """Stochastic ternary gradients, without a residual.  Paper: wen2017terngrad.
 
-        A common scale, the largest of all ranks' scales, is left out; here every rank has its own
-        scale.
+        In the paper, all ranks use the largest of their scales. This is left out; here every rank
+        has its own scale.
 
         Parameters
         ----------
@@ -522,4 +528,4 @@ METHODS: dict[str, str] = {
     for name in sorted(dir(Methods))
     if hasattr(getattr(Methods, name), "paper")
 }
-"""The named methods, and the citation keys of their papers."""
+"""The named methods, with the citation keys of their papers."""

@@ -18,7 +18,7 @@ from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
-"""Pattern of a comma outside brackets, which separates two options."""
+"""A comma outside brackets, which separates two options."""
 
 Spelled = Union[float, dict[str, float], str]
 """A density on a command line: a number, a mapping of names and globs, or "hiding"."""
@@ -30,7 +30,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class SpelledMethod:
-    """A named method and its options, as read from a command line."""
+    """A named method and its options, read from a command line."""
 
     name: str
     options: dict[str, object] = field(default_factory=dict)
@@ -40,14 +40,14 @@ class SpelledMethod:
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the method's compressor with a frontend's ``Compression``. Options from the
-        command line take precedence over ``options``."""
+        """Create the compressor with a frontend's ``Compression``. Options from the command line
+        take precedence over ``options``."""
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
 def read_method(text: str) -> SpelledMethod:
-    """Read a method's name, and ``,option=value`` for each of its options, from a text. A value
-    that is not a Python literal is a string.
+    """Read a method's name, followed by ``,option=value`` for each of its options. A value that is
+    not a Python literal is read as a string.
 
     Raises
     ------
@@ -80,8 +80,8 @@ def read_method(text: str) -> SpelledMethod:
 
 
 def read_density(text: str) -> Spelled:
-    """Read the option ``density`` from a text: a number; NAME=DENSITY for names and globs of
-    tensors, separated by commas; or "hiding", or for example "hiding:300".
+    """Read the option ``density``: a number; NAME=DENSITY for names or globs of tensors, separated
+    by commas; "hiding", or "hiding" with a ratio, as in "hiding:300".
 
     Raises
     ------
@@ -123,7 +123,7 @@ def _number(value: str, where: str, text: str) -> float:
 
 
 def density_argument(text: str) -> Spelled:
-    """Read the option ``density``. As a ``type`` of ``argparse``, it raises argparse's errors."""
+    """Read the option ``density``, as a ``type`` of ``argparse``: errors are argparse's."""
     try:
         return read_density(text)
     except InvalidOption as error:
@@ -131,7 +131,7 @@ def density_argument(text: str) -> Spelled:
 
 
 def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
-    """Return the text for a density, which ``read_density`` reads.
+    """Return the text from which ``read_density`` reads this density.
 
     Examples
     --------

@@ -1,1 +1,2 @@
-"""Planning from measurements of a run: groups, densities, and sparse or dense exchange."""
+"""Decisions from measurements of a run's first steps: groups of tensors, densities, and whether
+gradients are sent sparse or dense."""

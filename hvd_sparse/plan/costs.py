@@ -1,4 +1,4 @@
-"""The costs of messages and of computation, fitted to the measurements of all ranks."""
+"""The times of messages and of computation, as lines fitted to the measurements of all ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOCAL = "local"
 SIZES = 5
 """Number of message lengths that are timed."""
 REPETITIONS = 5
-"""Number of counted repetitions of every length; one before them is not counted."""
+"""Number of timed repetitions of each length, after one that is not timed."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
@@ -39,14 +39,15 @@ deviations."""
 
 Buckets = list[tuple[int, ...]]
 Samples = dict[str, list[tuple[float, list[float]]]]
-"""By kind of collective, for every length: the bytes that a rank receives, and the seconds of each
-repetition."""
+"""For each kind of collective, a list with a pair for each length: the bytes that a rank receives,
+and the seconds of each repetition."""
 Numbers = Any  # a float or an array of floats
 
 
 @dataclass(frozen=True)
 class Line:
-    """The time of a message or a computation: ``start_s + byte_s * size`` seconds."""
+    """A time as a function of a size: ``start_s + byte_s * size`` seconds. The size is a message's
+    number of bytes, or a computation's number of entries."""
 
     start_s: float
     byte_s: float
@@ -57,7 +58,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Route:
-    """The collectives of an exchange among given ranks, and the bytes that each rank receives."""
+    """An exchange among given ranks: its collectives, and the bytes that a rank receives."""
 
     configuration: Configuration
     exchange: Exchange
@@ -69,13 +70,15 @@ class Route:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of the collectives in order: "allgather", "allreduce", "alltoall", "local"."""
+        """The kind of each collective, in order: "allgather", "allreduce", "alltoall" or
+        "local"."""
         phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor, in the first collective and in the
-        later ones, if a rank sends ``brought`` bytes of the tensor (0 if unknown)."""
+        """Return the bytes that a rank receives for a tensor of ``numel`` entries: in the first
+        collective, and in all later ones together. ``brought`` is the number of bytes that each
+        rank sends for the tensor; 0 if it is not known."""
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
@@ -91,7 +94,8 @@ class Route:
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes: from the smallest tensor's to all tensors'."""
+    """Return the message lengths to time, in bytes: from the length for the smallest tensor to that
+    for all tensors together. ``told`` are the measurements of all ranks."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -101,8 +105,9 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths in bytes. Lengths differ a
-    little between repetitions, because Horovod negotiates new lengths. Collective."""
+    """Time the route's collectives with messages of the given lengths, in bytes. All ranks must
+    call this. Each repetition has a slightly different length, so that the time includes Horovod's
+    negotiation of a new length."""
     found: Samples = {}
     mates = route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
@@ -139,9 +144,13 @@ def _prepared(
 
 
 class Costs:
-    """Measured costs on the slowest rank, for which all ranks wait; lines as in ``GroupPlan``. By
-    tensor, ``ready_s`` has the seconds from a step's first gradient to the tensor's, and ``nbytes``
-    the bytes that a rank sends. ``encode_s`` are the seconds per tensor outside ``work``."""
+    """Costs measured on the slowest rank, because all ranks wait for it.
+
+    wire, late, work, decode : lines, as in ``GroupPlan``
+    encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
+    ready_s : by tensor name, seconds from a step's first gradient to this tensor's
+    nbytes : by tensor name, bytes that a rank sends
+    """
 
     def __init__(
         self,
@@ -162,12 +171,13 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return the sets of tensors, some compressed, that had gradients in the same steps."""
+        """Return lists of tensor names. The tensors of a list had gradients in the same steps.
+        Lists without a compressed tensor are left out."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
         for key, steps in self._told[0]["seen"].items():
-            # Tensors of one vector have one dtype.
+            # With select_over="group", a group is selected from as one vector, of one dtype.
             dtype = dtypes.get(key) if configuration.select_over == "group" else None
             families[tuple(steps), dtype].append(key)
         compressed = {
@@ -211,7 +221,7 @@ def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
 
 
 def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
-    """Fit the cost of a collective to the times of the slowest rank in each repetition."""
+    """Return the time of a collective, fitted to the slowest rank's time of each repetition."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
@@ -229,18 +239,20 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the cost of sequential collectives of equal sizes, as a line in their total bytes."""
+    """Return the time of collectives that run one after the other, as a line in their total bytes.
+    The bytes are divided evenly among them."""
     byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
     return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Fit a line, with coefficients of 0 or more, to (bytes received, seconds) of two or more
-    sizes.
+    """Return a line fitted to pairs of (size, seconds), which have two or more different sizes. Its
+    coefficients are at least 0.
 
-    A weighted Theil-Sen estimate: the slope is the median of the slopes between all pairs of sizes,
-    weighted by their distance, because differences between small messages are mostly noise. The
-    start is the median of the remainders, weighted towards short times.
+    The fit is a weighted Theil-Sen estimate. The slope is the median of the slopes between all
+    pairs of sizes. A pair's weight is its difference in size, because time differences between
+    sizes close together are mostly noise. ``start_s`` is the median of seconds - slope * size, in
+    which short times have more weight.
     """
     by_size: dict[float, list[float]] = {}
     for nbytes, seconds in samples:
@@ -255,7 +267,7 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
 
 
 def _typical(times: np.ndarray) -> float:
-    """Return the mean of the times near the median, which varies less than the median."""
+    """Return the mean of the times near the median. It varies less than the median itself."""
     away = np.abs(times - np.median(times))
     return float(np.mean(times[away <= OUTLIER * np.median(away)]))
 

@@ -1,4 +1,5 @@
-"""Decisions from the measurements of all ranks: MGS-SGD's groups, and LAGS-SGD's densities."""
+"""Decisions from the measurements of all ranks: the groups of MGS-SGD (``groups="planned"``), and
+the densities of LAGS-SGD (``density="hiding"``)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Bound on layers^2 * groups of the search, which takes about a second for 1,000 layers."""
+"""Upper bound of layers^2 * groups in the search. For 1,000 layers, it takes about a second."""
 
 GRID = 48
 """Number of steps of the logarithmic grid of densities; a grid keeps roundings from changing a
@@ -30,20 +31,22 @@ to 1 and 2 to 4."""
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The planned groups (``compressor.plan``) and the measured costs; the same on all ranks.
+    """The planned groups (``compressor.plan``) and the measured costs. All ranks have the same
+    plan.
 
     Attributes
     ----------
-    groups : names of the tensors of each group, which share a message
-    predicted_s : predicted seconds from a step's first gradient to its last result, by grouping:
-        "none" (one tensor per message), "all" (one message), "default" (the measured groups) and
-        "planned", each with a constant added so that "default" equals the measured time. With
-        several optimizers, the sum over one step of each
-    wire, late : time of a message's first collective, and of the collectives that start after the
-        last gradient, as lines in the bytes that a rank receives
-    work : time of selecting and encoding, as a line in the entries of a tensor, or of a group's
-        vector with ``select_over="group"``
-    decode : time of decoding, as a line in the entries of a tensor
+    groups : names of the tensors in each group; the tensors of a group share a message
+    predicted_s : predicted seconds from a step's first gradient to its last result, for four
+        groupings: "none" (one tensor per message), "all" (one message), "default" (the groups that
+        were measured) and "planned". A constant is added to all four, so that "default" equals the
+        measured time. If several optimizers step separately, their predicted times are added
+    wire : time of a message's first collective, as a line in the bytes that a rank receives
+    late : time of the message's further collectives, which start after the step's last gradient,
+        as a line in the bytes that a rank receives
+    work : time of selecting and encoding, as a line in the number of entries of a tensor, or of a
+        whole group with ``select_over="group"``
+    decode : time of decoding, as a line in the number of entries of a tensor
     """
 
     label: ClassVar[str] = "plan"
@@ -59,15 +62,17 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the groups with the shortest predicted step, or the default if no groups are
-        faster; tensors of different steps (of different optimizers) are never in one group."""
+        """Return the plan with the shortest predicted step; its groups may be the default groups.
+        Tensors that have gradients in different steps, because they belong to different optimizers,
+        are never in one group."""
         specs, configuration = costs.specs, costs.route.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
         for keys in costs.families():
             buckets, ends_s = _plan_family(keys, costs)
             chosen += buckets
-            # Costs outside the model, from the measured steps, which ran with the default groups.
+            # The time of a step that the model does not predict. The steps were measured with the
+            # default groups.
             rest_s = max(0.0, costs.whole_s(keys[0]) - ends_s["default"])
             predicted_s = {way: total + ends_s[way] + rest_s for way, total in predicted_s.items()}
         planned = {position for bucket in chosen for position in bucket}
@@ -94,16 +99,17 @@ class GroupPlan:
         told = ", ".join(f"{way} {1e3 * each_s:.1f} ms" for way, each_s in self.predicted_s.items())
         most, start_s = max(map(len, self.groups), default=0), self.wire.start_s + self.late.start_s
         return (
-            f"tensors are sent in {len(self.groups)} messages, of at most {most} tensors "
-            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} ms "
-            f"and {1e9 * self.wire.byte_s:.2f} ns a byte received, selecting and encoding "
-            f"{1e6 * self.work.start_s:.0f} us a selection and {1e9 * self.work.byte_s:.2f} ns an "
-            "entry)"
+            f"tensors are sent in {len(self.groups)} messages of at most {most} tensors "
+            f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} "
+            f"ms plus {1e9 * self.wire.byte_s:.2f} ns per received byte, selection and encoding "
+            f"take {1e6 * self.work.start_s:.0f} us per selection plus "
+            f"{1e9 * self.work.byte_s:.2f} ns per entry)"
         )
 
 
 def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, float]]:
-    """Plan tensors of the same steps; return groups, and the seconds of a step by grouping."""
+    """Return the planned groups of tensors that have gradients in the same steps, and the predicted
+    seconds of a step for each grouping in ``WAYS``."""
     route, specs = costs.route, costs.specs
     layers, backward_s = _layers_of(keys, costs.ready_s, specs, route.configuration)
     members = [specs[position] for position in layers]
@@ -133,7 +139,8 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
         + partition_end_s(instance, [[places[position] for position in part] for part in parts])
         for way, parts in buckets.items()
     }
-    # The search only covers contiguous groups that Horovod does not fuse, so compare with others.
+    # The search covers only contiguous groups, and ignores that Horovod fuses messages. So compare
+    # its result with the other groupings.
     quickest = min(ends_s, key=ends_s.__getitem__)
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
 
@@ -144,16 +151,18 @@ def _layers_of(
     specs: Sequence[TensorSpec],
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
-    """Return the positions of the compressed tensors in backward order, and the seconds of the
-    backward pass before each, float64 [tensors], with those before dense tensors."""
+    """Return the positions of the compressed tensors in backward order, and the seconds of backward
+    pass from each gradient to the next, float64 [tensors]. The backward pass of dense tensors is
+    added to that of the compressed tensor that follows, or at the end to the last one."""
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
     if unknown:
         raise InvalidOption(
-            f"gradients of {', '.join(unknown)} were timed, and these tensors are not registered: "
+            f"gradients of {', '.join(unknown)} were timed, but these tensors are not registered: "
             "register all tensors before the first step"
         )
-    # Equal times are sorted by descending position, because backward passes run in reverse order.
+    # Tensors with equal times are sorted by descending position, because a backward pass runs in
+    # reverse order.
     seen = sorted((ready_s[spec.key], -i) for i, spec in enumerate(specs) if spec.key in wanted)
     layers, ends_s = [], [0.0]
     for at_s, place in seen:
@@ -167,7 +176,7 @@ def _layers_of(
 def _apart_where_needed(
     buckets: Buckets, specs: Sequence[TensorSpec], configuration: Configuration
 ) -> Buckets:
-    """Split the buckets whose tensors cannot form one vector into single tensors."""
+    """Split buckets whose tensors cannot be in one group into buckets of one tensor."""
     found: Buckets = []
     for bucket in buckets:
         cannot = why_not_merged([specs[position] for position in bucket], configuration)
@@ -177,7 +186,8 @@ def _apart_where_needed(
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """Layers in backward order, and the costs of groups of layers, by the model of shi2020mgs.
+    """The planning problem: layers in backward order, and the costs of grouping them, by the model
+    of shi2020mgs.
 
     Selecting and encoding interrupt the backward pass, and messages are sent one after the other:
 
@@ -185,9 +195,13 @@ class Instance:
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
         end of the step             = wire end of the last group + late_s of all groups
 
-    ``backward_s`` are the seconds of the backward pass from the last gradient to each layer's.
-    ``late`` collectives start after the backward pass. Unless ``per_tensor``, a group is one
-    vector.
+    backward_s : for each layer, seconds of the backward pass since the gradient before
+    numel : entries of each layer
+    nbytes, late_nbytes : bytes that a rank receives for each layer in the first collective, and in
+        the collectives after the backward pass
+    wire, late : time of these collectives, as lines in the bytes that a rank receives
+    select : time of selecting and encoding, as a line in the number of entries
+    per_tensor : True if each tensor is selected from separately, False if a group is one vector
     """
 
     backward_s: np.ndarray
@@ -210,7 +224,8 @@ class Instance:
         return int(self.backward_s.size)
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of the backward pass, selecting and encoding of [start, stop)."""
+        """Return the seconds of backward pass, selecting and encoding for a group of the layers
+        [start, stop)."""
         calls_s = self.select.start_s * ((stop - start) if self.per_tensor else 1)
         entries_s = self.select.byte_s * self._between("_numel", start, stop)
         return self._between("_backward_s", start, stop) + calls_s + entries_s
@@ -227,22 +242,22 @@ class Instance:
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds until the last message of a plan ends."""
+    """Return the seconds from the start of the step to the end of the plan's last message."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
     takes_s = instance.wire_s(starts, stops)
     before_s = np.cumsum(takes_s) - takes_s
-    # Solve sends(i) = max(sent(i - 1), ready(i)) for all i.
+    # Message i starts when it is ready and message i - 1 has ended. Solve this for all i at once.
     sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
     late_s = float(np.sum(instance.late_s(starts, stops)))
     return float(sends_s[-1] + takes_s[-1]) + late_s
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with groups joined wherever this does not delay the end of the step."""
+    """Return the plan with fewer groups: neighbours are joined if the step does not end later."""
     ends = list(plan)
-    # Sums of the same numbers may be rounded differently.
+    # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
     position = len(ends) - 2
     while position >= 0:
@@ -254,8 +269,9 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds until the last message of any partition into groups ends. Messages that
-    are ready when the wire is free are sent as one, like in Horovod's fusion."""
+    """Return the seconds from the start of the step to the end of the last message, for groups that
+    need not be contiguous. As Horovod fuses messages, those that are ready when the network becomes
+    free are sent as one."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -281,9 +297,9 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, with as few groups as possible.
 
-    Dynamic programming over the boundaries between groups; also over the number of groups, up to
-    ``EFFORT``, if the ends of computing or the late collectives depend on this number. Departs from
-    shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
+    The search is dynamic programming over the boundaries between groups. If each group has a
+    constant cost, it also covers the number of groups, as far as ``EFFORT`` allows. This departs
+    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
     """
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
@@ -297,7 +313,7 @@ def best_plan(instance: Instance) -> Plan:
         sends_s = np.maximum(np.roll(wire_s[:stop], int(is_counted), axis=1), computed_s)
         ends_s = sends_s + instance.wire_s(np.arange(stop), stop)[:, np.newaxis]
         if is_counted:
-            ends_s[:, 0] = np.inf  # layers need at least one group
+            ends_s[:, 0] = np.inf  # there is no plan with 0 groups
         previous[stop] = np.argmin(ends_s, axis=0)
         wire_s[stop] = np.min(ends_s, axis=0)
     plan: list[int] = []
@@ -310,13 +326,16 @@ def best_plan(instance: Instance) -> Plan:
 
 @dataclass(frozen=True)
 class HiddenDensities:
-    """The chosen densities and the measured costs; the same on all ranks.
+    """The densities that ``density="hiding"`` found, and the measured costs. All ranks have the
+    same values.
 
     Attributes
     ----------
     c_max : largest compression ratio; no density is below 1 / c_max
-    densities : density of every compressed tensor with a gradient in a measured step, by name
-    hidden, messages : number of messages that end before the next is ready, and of all messages
+    densities : by name, the density of each compressed tensor that had a gradient in a measured
+        step
+    hidden : number of messages that are predicted to end before the next message is ready
+    messages : number of messages of a step
     backward_s : seconds from the first gradient to the last, including selection
     exposed_s : predicted seconds from the last gradient to the end of the last message
     wire : time of a message, as a line in the bytes that a rank receives
@@ -336,8 +355,9 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Return the largest density of each message at which it hides. Paper: shi2020lags, from
-        its abstract. Derived: the rule by which a layer's exchange hides (``largest_hidden``)."""
+        """Choose, for each message, the largest density at which it hides behind the backward pass,
+        as in the abstract of shi2020lags. The rule that decides whether a message hides is our own
+        (``largest_hidden``)."""
         rule = costs.route.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -375,22 +395,26 @@ class HiddenDensities:
         return (
             f"densities from {min(found, default=1.0):.3g} to {max(found, default=1.0):.3g}, at "
             f"which {self.hidden} of {self.messages} messages hide behind a backward pass of "
-            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends "
-            f"{1e3 * self.exposed_s:.1f} ms after it (a message takes "
-            f"{1e3 * self.wire.start_s:.2f} ms and {1e9 * self.wire.byte_s:.2f} ns a byte received)"
+            f"{1e3 * self.backward_s:.1f} ms, and the exchange ends {1e3 * self.exposed_s:.1f} ms "
+            f"after it (a message takes {1e3 * self.wire.start_s:.2f} ms plus "
+            f"{1e9 * self.wire.byte_s:.2f} ns per received byte)"
         )
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Return the largest size of each message at which it hides, and the end time of each message.
+    """Choose the largest size of each message at which it hides. Return the number of each chosen
+    size, and the end time of each message.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it ends
     before the next one is ready:
 
         available time = ready(next) - max(ready(this), end(previous))
 
-    A message that does not hide at any size, like the last message, gets the least size, and delays
-    the next. ``ready_s`` is float64 [messages], ``takes_s`` [messages, sizes]; both ascend.
+    A message that does not hide at any size gets the smallest size, and delays the next message.
+    The last message gets the smallest size too, because no gradient follows it.
+
+    ready_s : time at which each message is ready, float64 [messages], ascending
+    takes_s : seconds of each message at each size, float64 [messages, sizes], with ascending sizes
     """
     found, ends_s, free_s = [], [], 0.0
     for number, (at_s, sizes_s) in enumerate(zip(ready_s.tolist(), takes_s)):

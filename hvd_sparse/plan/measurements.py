@@ -1,5 +1,5 @@
-"""Measurements of a rank's steps; results are medians, so that single delayed steps do not
-matter."""
+"""Measurements of a rank's steps. Results are medians, so that a single delayed step does not
+change them much."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ SETTLING = 5
 REVIEW_EVERY = 500
 """Number of steps from the end of one window to the end of the next."""
 FACTOR = 1.5
-"""Steps have departed if their time has changed by more than this factor since the first window."""
+"""Step times count as changed if they differ from the first window's by more than this factor."""
 
 
 class StepClock:
-    """Timer of a step, from its first gradient to its last result. The first gradient after a
-    request for a result (``is_between``) begins a step, and so does a tensor's second gradient."""
+    """Times steps, from a step's first gradient to its last result.
+
+    A new step begins with the first gradient after a result was requested (``is_between``), or with
+    the second gradient of a tensor.
+    """
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
@@ -33,7 +36,7 @@ class StepClock:
         self.restart()
 
     def begins(self, position: int | None) -> bool:
-        """Record a gradient, and return whether it is the first of its step."""
+        """Record the arrival of a gradient, and return whether it is the first of its step."""
         is_first = self.is_between or position in self._in_step
         if is_first:
             self._in_step.clear()
@@ -43,7 +46,6 @@ class StepClock:
         return is_first
 
     def request(self) -> None:
-        """Record that a result is requested, so that the next gradient begins a step."""
         self.is_between = True
 
     def restart(self) -> None:
@@ -52,7 +54,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step; return the seconds of the last step, or None if it failed or is missing."""
+        """Begin a step. Return the seconds of the step before; None without one, or if it
+        failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -61,7 +64,7 @@ class StepClock:
         return last_s
 
     def resume(self) -> None:
-        """Restart the time of the current step, to exclude the work of a policy."""
+        """Restart the timer of the current step, so that its time excludes the policy's work."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
@@ -72,7 +75,8 @@ class StepClock:
 
 
 class Departure:
-    """Comparison of the median step times of later windows with the first window's."""
+    """Watches whether step times change after a decision: compares the median of later windows of
+    steps with that of the first window."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -98,7 +102,8 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether steps have departed, from the slowest rank's median of the window."""
+        """Return whether step times have changed by more than ``FACTOR``. ``slowest_s`` is the
+        slowest rank's median of this window."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None
@@ -108,7 +113,7 @@ class Departure:
 
 
 class Measurements:
-    """A rank's measurements of its own steps; failed and rolled-back steps are dropped."""
+    """A rank's measurements of its own steps. Steps that failed or were rolled back are dropped."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[int]] = defaultdict(list)
@@ -134,20 +139,20 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Record the time of a step's first gradient, for steps that begin before it."""
+        """Restart the current step's time if this is its first gradient. For graphs, whose steps
+        begin earlier, when the program calls ``replan``."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
     def end(self, now_s: float) -> None:
-        """Record the time of a result; the last result ends the step."""
         self._ended_s = now_s
 
     def arrive(self, key: str, now_s: float) -> None:
-        """Record the time of a gradient, without the time spent in this package since the first."""
+        """Record when a gradient arrived, in seconds since the step's first gradient, without the
+        time that this package spent in between."""
         self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
 
     def spend(self, seconds: float) -> None:
-        """Record time spent in this package, during which the backward pass did not run."""
         self._own_s += seconds
         self.told_s = 0.0
 
@@ -155,7 +160,6 @@ class Measurements:
         self._step["nbytes"][key] = nbytes
 
     def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        """Record a span; a ``tracing.Listener``."""
         kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
         if kind is not None:
             self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
@@ -165,10 +169,16 @@ class Measurements:
             self._step["encode"][whose] = end_s - start_s
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict. By tensor (or vector): the medians of "ready", "work",
-        "encode" (part of "work"), "decode" and "nbytes", and "seen", the numbers of the steps with
-        a gradient. Also "whole", the seconds by step number, and "steps", the number of good
-        steps."""
+        """Return a JSON-serializable dict. All but the last three are medians over the steps, by
+        tensor name. If entries are selected from whole groups, groups take the place of tensors.
+
+        "ready" : seconds until the gradient arrived
+        "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
+        "nbytes" : bytes sent
+        "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient
+        "whole" : seconds of each step, by the step's number
+        "steps" : number of steps that succeeded
+        """
         medians = {
             kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
             for kind in ("ready", "work", "encode", "decode", "nbytes")

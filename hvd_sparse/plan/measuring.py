@@ -1,4 +1,5 @@
-"""Policies that decide from the measurement of a run's first steps: planned groups and densities.
+"""Policies that measure a run's first steps and then decide: ``groups="planned"`` and
+``density="hiding"``.
 
 Rank 0 decides for all ranks. If step times change later, the policies measure and decide again.
 """
@@ -45,11 +46,15 @@ Decision = Union[GroupPlan, HiddenDensities]
 
 
 class MeasuringPolicy(Policy):
-    """Policy that measures the first steps, until all ranks adopt one decision (``is_over``)."""
+    """Base class of policies that measure steps until all ranks adopt one decision (``is_over``).
+
+    ``kind`` is the class of the decision. "Collective" below means that all ranks must make the
+    call at the same step.
+    """
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
-    """End of the warning that step times have departed."""
+    """End of the warning that step times have changed."""
 
     def __init__(self, step: Step, name: str) -> None:
         self._step, self._compressor = step, name
@@ -77,7 +82,7 @@ class MeasuringPolicy(Policy):
         self._measure()
 
     def _adopt(self, owner: Owner, decision: Value) -> None:
-        """Apply the decision, at the beginning of a step on all ranks."""
+        """Apply the decision. Called on all ranks at the beginning of the same step."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
@@ -104,16 +109,16 @@ class MeasuringPolicy(Policy):
 
     @property
     def is_due(self) -> bool:
-        """Whether ``next`` is collective at the step that begins."""
+        """Whether enough steps are measured for a decision, so that ``next`` is collective."""
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step, given the success of the last step; return the decision if this step adopts
-        one, else None. Collective if ``is_due``."""
+        """Begin a step. Return the decision if the ranks adopt one in this step, else None.
+        Collective if ``is_due``. ``was_good`` is True if the step before succeeded."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
-            # Close the last measured step, to include its numbers.
+            # Close the last measured step, so that its measurements are included.
             self.measurements.begin(0.0, was_good=is_counted)
             self.decision = self._agree(collective, timeout_s)
             is_counted = False  # already counted
@@ -133,7 +138,7 @@ class MeasuringPolicy(Policy):
         route = Route(step.configuration, step.exchange, placement)
         timed = time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
         samples = gatherer.tell_all(timed)
-        # Rank 0 decides for all, because rounding differs between machines.
+        # Rank 0 decides for all ranks, because rounding differs between machines.
         mine = self._decide(route, told, samples) if collective.rank == 0 else None
         decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
@@ -147,7 +152,8 @@ class MeasuringPolicy(Policy):
         return decision
 
     def _decide(self, route: Route, told: Sequence[State], samples: Sequence[Samples]) -> Report:
-        """Return the decision's dict, or {"failure": text}, because the other ranks wait."""
+        """Return the decision as a dict. An error is returned too, as {"failure": text}, because
+        the other ranks wait for an answer."""
         try:
             costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
             return self.kind.make(costs).to_dict()
@@ -155,8 +161,8 @@ class MeasuringPolicy(Policy):
             return {"failure": f"{type(error).__name__}: {error}"}
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
-        """Begin a step after the decision, and measure again if step times have departed.
-        Collective if a window of steps has ended, when no exchange is running."""
+        """Begin a step after the decision, and measure again if step times have changed. Collective
+        if a window of steps has ended; no exchange is running at this point."""
         self._clock.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
@@ -166,14 +172,14 @@ class MeasuringPolicy(Policy):
         slowest_s = max(tell_all(owner, self._timing, name, departure.median_s))
         if departure.judge(slowest_s):
             if owner.collective.rank == 0:
-                text = "compressor %s: steps take %.1f ms, and %.1f ms when %s"
+                text = "compressor %s: steps take %.1f ms now, and took %.1f ms when %s"
                 first_ms = 1e3 * (departure.first_s or 0.0)
                 logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
             self._measure_anew()
         self._clock.resume()
 
     def sent(self, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sends, at the density after warm-up."""
+        """Record the bytes that a tensor sent, scaled to the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run
@@ -181,15 +187,15 @@ class MeasuringPolicy(Policy):
             spec, configuration = self._step.specs[position], self._step.configuration
             nbytes = expected_bytes(configuration, spec.numel, spec, LONG_RUN)
             frame = None if ticket.outgoing is None else ticket.outgoing.frame
-            if frame is not None:  # otherwise this step is dense, or the exchange makes the frame
+            if frame is not None:  # None in dense steps, and if the exchange makes the frame later
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
                 later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
                 if now and later and now != later:
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
             self.measurements.send(spec.key, nbytes)
-        # If groups are selected at once, the other time per tensor does not depend on the groups,
-        # and counts as part of the backward pass.
+        # With select_over="group", only selecting and encoding depend on the groups. All other time
+        # that this package spends on a tensor is counted as part of the backward pass.
         own_s = time.perf_counter() - self._came_s
         self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
 
@@ -214,11 +220,11 @@ class MeasuringPolicy(Policy):
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Policy of ``groups="planned"``: the default groups, and then those with the shortest
-    predicted step."""
+    """Policy of ``groups="planned"``: uses the default groups while it measures, then the groups
+    with the shortest predicted step."""
 
     kind = GroupPlan
-    departed = "their groups were planned: the groups are planned anew"
+    departed = "their groups were planned, so the groups are planned again"
 
     def __init__(self, step: Step, name: str) -> None:
         self._default = list(step.buckets)
@@ -238,16 +244,21 @@ class PlannedGroups(MeasuringPolicy):
 
 
 class GraphPlannedGroups(PlannedGroups):
-    """``groups="planned"`` for TensorFlow graphs, which receive their groups when traced. The first
-    steps have one message per gradient. Gradients arrive in any thread, and some results arrive
-    before other gradients, so the program marks every step by a call of ``replan``."""
+    """Policy of ``groups="planned"`` for TensorFlow graphs, whose groups are fixed when a graph is
+    traced.
+
+    While it measures, each gradient has a message of its own. In a graph, gradients arrive in any
+    thread, and some results before other gradients. So the policy cannot see where a step begins,
+    and the program calls ``replan`` at the beginning of each step.
+    """
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name)
         self._lock = threading.Lock()
 
     def replan(self, owner: Owner) -> bool:
-        """Begin a step, and return whether the groups have changed. Collective."""
+        """Begin a step, and return whether the groups have changed, so that the program must trace
+        its graphs again. Collective."""
         before = getattr(self.decision, "groups", None)
         self._clock.request()
         self.begin(owner, None)
@@ -266,17 +277,17 @@ class GraphPlannedGroups(PlannedGroups):
         with self._lock:
             super().arrived()
 
-    # The program traces its graphs again, with ``groups``.
+    # Do not regroup here: graphs get new groups only when the program traces them again.
     _adopt = MeasuringPolicy._adopt
     forget_world = MeasuringPolicy.forget_world
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Policy of ``density="hiding"``: the lowest densities, and then the largest at which messages
-    hide behind the backward pass."""
+    """Policy of ``density="hiding"``: uses the smallest density while it measures, then the largest
+    densities at which messages hide behind the backward pass."""
 
     kind = HiddenDensities
-    departed = "their densities were measured: they are measured anew"
+    departed = "their densities were measured, so they are measured again"
     _loaded: dict[str, float] | None = None
 
     def _adopt(self, owner: Owner, decision: HiddenDensities) -> None:
@@ -288,18 +299,19 @@ class HidingPolicy(MeasuringPolicy):
         return super().begin(owner, position)
 
     def loaded(self, owner: Owner, tensors: Mapping[str, Any]) -> None:
-        """Use the densities of a loaded state; measure again if it has none."""
+        """Use the densities of a loaded state. If the state has none, measure again."""
         told = {key: tensor.get("density") for key, tensor in tensors.items()}
         self._loaded = {key: float(density) for key, density in told.items() if density}
         owner.settle_densities(self._loaded)
 
     def _take_loaded(self, owner: Owner) -> None:
-        """Check that the loaded densities are the same on all ranks, and use them. Collective."""
+        """Check that all ranks have loaded the same densities, and stop measuring if they have
+        loaded any. Collective."""
         mine, self._loaded = self._loaded, None
         told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
         if any(theirs != mine for theirs in told):
             raise RankMismatch(
-                "the states that ranks have loaded hold other densities: load the same checkpoint "
+                "the ranks have loaded states with different densities: load the same checkpoint "
                 "on all ranks"
             )
         self._measure_anew()

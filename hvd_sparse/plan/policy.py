@@ -1,9 +1,11 @@
-"""Policies, which decide at every step how gradients are sent, and the one of ``Compression.auto``.
+"""Policies, which decide in each step how gradients are sent, and the policy of
+``Compression.auto``.
 
-``auto`` sends dense gradients if a trial finds that faster. Each way (sparse, dense, fp16) in turn
-has warm-up steps, one step that shows whether the way can win at all, and measured steps, from the
-first gradient to the last result. The slowest rank's medians decide, so that all ranks decide alike
-at the same step.
+``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
+uses the fastest. The trial of a way has warm-up steps and measured steps. If the first measured
+step is far slower than the best way so far, the way is dropped. A step is timed from its first
+gradient to its last result. All ranks compare the slowest rank's medians, so that they make the
+same choice at the same step.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a trial: the chosen way ("sparse", "dense" or "fp16"), and the slowest rank's
-    median seconds of a step by way."""
+    """Result of a trial: the chosen way, "sparse", "dense" or "fp16", and for each way that was
+    tried, the slowest rank's median seconds of a step."""
 
     way: str
     seconds: dict[str, float]
@@ -71,8 +73,8 @@ class Verdict:
 
 
 class Owner(Protocol):
-    """The part of a compressor that policies use; an argument, because an attribute would be a
-    cycle."""
+    """The part of a compressor that policies use. It is passed to each call, because a policy that
+    stored it would make a reference cycle."""
 
     name: str
     configuration: Configuration
@@ -86,32 +88,34 @@ class Owner(Protocol):
         """Time limit of a collective, in seconds; None for no limit."""
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use measured densities, by name, and the least density for all other tensors."""
+        """Use measured densities, by tensor name. Other tensors get the smallest density."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
-        """Return the error with the names of the ranks that caused it."""
+        """Return an error whose message adds the names of the ranks that caused it."""
 
 
 class Policy:
-    """Base class of policies; this one sends all gradients sparse. All ranks make the same calls at
-    the same steps, so calls may be collective."""
+    """Base class of policies. On its own, it sends all gradients sparse. All ranks make the same
+    calls in the same steps, so a policy's methods may run collectives."""
 
     decision: Value = None
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Return the way of a gradient's step, one of ``WAYS`` or "everything"; ``position`` is
-        None for an unregistered tensor."""
+        """Called with each gradient before it is compressed. Return the way in which it is sent:
+        one of ``WAYS``, or ``EVERYTHING``. ``position`` is None for a tensor that the compressor
+        does not know."""
         return SPARSE
 
     def sent(self, position: int, ticket: Ticket) -> None:
         """Called after a tensor was compressed."""
 
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
-        """Called after a graph has compressed a tensor, whose gradient arrived at ``came_s``."""
+        """Called in place of ``sent`` in TensorFlow graphs. The gradient arrived at the time
+        ``came_s``; ``everything`` is True if its way was ``EVERYTHING``."""
 
     def end(self) -> None:
-        """Called when a result is requested; the next gradient begins a step."""
+        """Called when the program requests a result. The next gradient begins a step."""
 
     def arrived(self) -> None:
         """Called when a result has arrived."""
@@ -120,22 +124,23 @@ class Policy:
         """Called when the step has failed."""
 
     def describe(self) -> dict[str, object]:
-        """Return the options that must be equal on all ranks, JSON-serializable."""
+        """Return the policy's options that must be equal on all ranks, JSON-serializable."""
         return {}
 
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
-        """Called after states were loaded, with the states by tensor name."""
+        """Called after a checkpoint was loaded, with the loaded state of each tensor, by name."""
 
     def regrouped(self, groups: object) -> None:
-        """Called after the program has changed the groups."""
+        """Called after the program has set the option ``groups``."""
 
     def forget_world(self, owner: Owner) -> None:
-        """Start over after the ranks have changed."""
+        """Called after the ranks have changed in an elastic run. Start over."""
 
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for collectives of a policy, which the watchdog reports as ``what``."""
+    """Return a context for a policy's collectives. If they hang, the watchdog reports them under
+    the name ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -148,14 +153,19 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
-    """Return the JSON-serializable values of all ranks, in rank order. Collective."""
+    """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
+    order. All ranks must call this. ``what`` is for the watchdog, as in ``waiting``."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)
 
 
 class Trial:
-    """Choice of the fastest of ``ways``, by ``steps`` measured steps of each, in this order; the
-    choice is reviewed after every ``review_every`` steps (0 for never)."""
+    """Measures the ways one after the other, and chooses the fastest.
+
+    ways : the ways to try, in this order
+    steps : number of measured steps for each way
+    review_every : number of steps between reviews of the choice; 0 for no reviews
+    """
 
     def __init__(self, ways: Sequence[str], steps: int, review_every: int) -> None:
         if isinstance(ways, str) or not ways or len(set(ways)) != len(ways):
@@ -171,7 +181,7 @@ class Trial:
     def restart(self) -> None:
         self.verdict: Verdict | None = None
         self._medians: dict[str, float] = {}
-        # Keep only as many durations as a turn or a review needs.
+        # Keep only as many durations as the trial of one way, or a review, needs.
         self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self.steps))
         self._turn = 0
         self._done = 0
@@ -179,13 +189,13 @@ class Trial:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the time of the current step is needed."""
+        """Whether the current step must be timed, for the trial or for the next review."""
         every = self.review_every
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins; the last step took ``last_s`` seconds, None if it
-        failed."""
+        """Return the way of the step that begins. ``last_s`` is the seconds of the step before;
+        None if that step failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -196,7 +206,8 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """End the turn of a way once it is measured, or too slow to win."""
+        """Go on to the next way if the current one is measured, or is too slow to win. After the
+        last way, set the verdict."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
@@ -208,14 +219,14 @@ class Trial:
         self._durations.clear()
         self._done = 0
         self._turn += 1
-        if self._turn == len(self.ways):  # every way has had its turn
+        if self._turn == len(self.ways):
             medians, self._turn = dict(self._medians), 0
             handicap = {SPARSE: MARGIN}
             fastest = min(medians, key=lambda way: medians[way] * handicap.get(way, 1.0))
             self.verdict = Verdict(fastest, medians)
 
     def _review(self, agree: Agree) -> None:
-        """Begin a new trial if the chosen way has become slower than another way was."""
+        """Begin a new trial if the chosen way is now slower than another way was in the trial."""
         assert self.verdict is not None
         now = self._slowest(agree, list(self._durations)[-RECENT:])
         chosen = self.verdict.way
@@ -228,9 +239,14 @@ class Trial:
 
 
 class Fallback(Policy):
-    """Policy that follows the verdict of a trial. On a dense way Horovod reduces the gradients as
-    without a compressor. Before that, one step of every tensor sends its residual; with
-    ``sends_all`` every dense step sends all state."""
+    """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
+
+    In a dense way, Horovod reduces the gradients as it does without a compressor. Before that, each
+    tensor has a step in which its residual is sent too (``EVERYTHING``), so that nothing is lost.
+
+    sends_all : if True, every dense step sends all that the memory holds, because the memory
+        computes the optimizer's momentum
+    """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         self.trial = trial
@@ -248,15 +264,15 @@ class Fallback(Policy):
             self._way = self.next_way(owner)
         if self._way == SPARSE:
             return SPARSE
-        # All ranks find the same, because all have the results of the last step.
+        # All ranks get the same answer, because all have the results of the step before.
         if self.is_paid(position):
             del self.owed[position]
         return EVERYTHING if self.sends_all or position in self.owed else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way of the step that begins. Collective at some steps."""
+        """Return the way of the step that begins. In some steps, this runs a collective."""
         before = self.decision
-        # Read the clock first, so that the collective does not count as part of the last step.
+        # Read the clock first, so that the time of the step before excludes the collective.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))
         found = self.decision = self.trial.verdict
         if found is not None and found is not before and owner.collective.rank == 0:
@@ -265,12 +281,11 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        """Gather every rank's float64 [n] into float64 [ranks, n]. Collective."""
         told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
         return np.array(told, np.float64)
 
     def is_paid(self, position: int) -> bool:
-        """Return whether a step that succeeded on all ranks has sent a tensor's residual."""
+        """Return whether a tensor's residual was sent in a step that succeeded on all ranks."""
         run = self.owed.get(position)
         return run is not None and run.keeps(position)
 
@@ -293,7 +308,7 @@ class Fallback(Policy):
         return {"trial": {"ways": list(trial.ways), **told}}
 
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
-        """Record the loaded residuals, so that a dense way sends them first."""
+        """Record that residuals were loaded, so that they are sent before dense gradients."""
         self.owed.clear()
         for position, spec in enumerate(owner.step.specs):
             if spec.key in tensors and owner.configuration.is_sparse(spec.shape, spec.numel):
@@ -304,4 +319,5 @@ class Fallback(Policy):
         self.trial.restart()
         self.decision = None
         self.clock.request()
-        self.owed.update(dict.fromkeys(self.owed))  # the running steps are lost
+        # The running steps have not sent their residuals.
+        self.owed.update(dict.fromkeys(self.owed))

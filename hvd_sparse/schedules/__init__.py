@@ -1,4 +1,4 @@
-"""Schedules, which give the density of every step. Every file has one schedule."""
+"""Schedules, which set the density of every step. Each schedule has a file of its own."""
 
 from hvd_sparse.registry import import_siblings
 

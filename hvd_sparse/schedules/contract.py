@@ -1,4 +1,4 @@
-"""The contract of schedules, which give the density of every step."""
+"""The contract of schedules, which set the density of every step."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 Self = TypeVar("Self", bound="Schedule")
 
 LONG_RUN = 10**9
-"""Number of a step that is after any warm-up."""
+"""Number of a step that comes after any warm-up."""
 
 UNKNOWN_DENSITY = 0.01
-"""Density that is assumed for methods without a density."""
+"""Density that estimates assume for methods without a density."""
 
 
 class Schedule:
-    """Base class of schedules: frozen dataclasses, registered in ``SCHEDULES``. A tensor's density
-    is a function of the number of its completed steps."""
+    """Base class of schedules: frozen dataclasses, registered in ``SCHEDULES``. The density of a
+    tensor's step depends on the number of steps that the tensor has completed."""
 
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
 
     def density(self, step: int) -> float:
-        """Return the density, in (0, 1], of a tensor's step; the first step is 0."""
+        """Return the density of a tensor's step, in (0, 1]. The first step is 0."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this schedule with another final density, in (0, 1]."""
+        """Return this schedule with ``density``, in (0, 1], as its final or mean density."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class ValuedSchedule(Schedule):
-    """Base class of the schedules that have a final or a mean density.
+    """Base class of the schedules whose option ``value`` is the density at their end, or its mean.
 
     Parameters
     ----------
-    value : the final or mean density, in (0, 1], or a rule that gives every tensor its density. If
-        it is left out of a schedule given as a mapping, it is the method's density
+    value : the density at the end (or the mean density), in (0, 1], or a rule that gives every
+        tensor its density. In a schedule that is given as a mapping, the method's density is the
+        default
     """
 
     value: Density
@@ -49,7 +50,7 @@ class ValuedSchedule(Schedule):
 
     @property
     def number(self) -> float:
-        """The density as a number. Raises InvalidOption if it is a rule."""
+        """``value`` as a number. Raises InvalidOption if it is a rule."""
         return number_of(self.value, type(self).__name__)
 
     def at_density(self: Self, density: float) -> Self:

@@ -11,11 +11,11 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 @SCHEDULES.register("dense_warmup")
 @dataclass(frozen=True)
 class DenseWarmup(ValuedSchedule):
-    """Send all entries for a number of steps, then use a fixed density.
+    """Send all entries in the first steps, then use a fixed density.
 
     Parameters
     ----------
-    warmup_steps : number of steps at density 1, which run dense
+    warmup_steps : number of first steps at density 1, which run dense
 
     Paper: fang2019redsync.
     """

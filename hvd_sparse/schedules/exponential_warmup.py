@@ -20,18 +20,18 @@ class ExponentialWarmup(ValuedSchedule):
         "code":  density of stage e = max(c^(e+1), value), c = value^(1/(stages+1))
                  0.316, 0.1, 0.0316, 0.01, ...
 
-    The listed densities are those of 5 stages and ``value`` 0.001.
+    The numbers are examples for 5 stages and ``value`` 0.001; e is 0 in the first stage.
 
     Parameters
     ----------
-    stage_steps : number of steps of a stage; a stage of the paper is an epoch
-    stages : number of stages; afterwards the density is ``value``
-    formula : "paper"; or "code", the formula of the authors' later code, which contradicts that
+    stage_steps : number of steps in a stage; in the paper, a stage is an epoch
+    stages : number of stages, after which the density is ``value``
+    formula : "paper"; or "code", the formula in the authors' later code, which contradicts that
         code's documentation
 
     Notes
     -----
-    Stages in which a dense exchange moves no more bytes than a sparse one run dense.
+    A stage runs dense if a dense exchange moves no more bytes than a sparse one at its density.
 
     Paper: lin2018dgc.
     """

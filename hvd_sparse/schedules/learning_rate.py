@@ -8,8 +8,8 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. Selectors then select one entry, and memories that apply the
-optimizer's momentum send none."""
+"""Density at a learning rate of 0. Selectors then select one entry. Memories that apply the
+optimizer's momentum send no entries."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -19,23 +19,24 @@ class LearningRate(ValuedSchedule):
 
         density of a step = min(1, value * rate / mean rate of the run)
 
-    The rate is that of the tensor's parameter group at the step, so ``optimizer=`` is required.
+    The rate is that of the tensor's parameter group in this step, so ``optimizer=`` is required.
 
     Parameters
     ----------
     value : mean density of the run, in (0, 1], or a rule that gives every tensor its mean density.
-        If it is left out of a schedule given as a mapping, it is the method's density
-    steps : number of calls of the learning-rate scheduler in the run: steps, or epochs if a PyTorch
-        scheduler is stepped once per epoch.  The mean rate is computed with a copy of the scheduler
-        (``scheduler=``) or from the Keras schedule.  None if the mean is not known before the run
+        In a schedule that is given as a mapping, the method's density is the default
+    steps : how often the run calls the learning-rate scheduler: the number of steps, or of epochs
+        if a PyTorch scheduler is stepped once per epoch.  The mean rate is computed with a copy of
+        the scheduler (``scheduler=``), or from the Keras schedule.  None if the mean is not known
+        before the run
 
     Notes
     -----
-    If the mean is not known before the run, for example without a scheduler or with one that
-    follows a metric, the density is value * rate / first rate, at most ``value``.  The run then
-    sends fewer bytes than at a density of ``value``.
+    The mean is not known before the run without a scheduler, or with one that follows a metric. The
+    density of a step is then value * rate / first rate, at most ``value``, so the run sends fewer
+    bytes than at a density of ``value``.
 
-    If ranks have different rates, ``RankMismatch`` is raised.
+    ``RankMismatch`` is raised if ranks have different rates.
 
     Derived here.
     """
@@ -48,12 +49,13 @@ class LearningRate(ValuedSchedule):
             check_whole(self.steps, "steps of LearningRate", 1)
 
     def density(self, step: int) -> float:
-        """Return the mean density, because the rate is not a function of the step."""
+        """Return the mean density, because the density of a step depends on the rate, and not on
+        the step."""
         return self.number
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density, in (0, 1], of a step at a learning rate."""
+        """Return the density, in (0, 1], of a step with this learning rate."""
         share = pace.share
-        if not share > 0:  # also for NaN, which the ranks' checksums reveal
+        if not share > 0:  # or if it is NaN; the checksums that ranks compare include the rate
             return LEAST
         return min(1.0, max(LEAST, self.density(0) * share))

@@ -1,4 +1,4 @@
-"""Selectors, which choose the entries to send. Every file has one selector."""
+"""Selectors, which choose the entries of a tensor to send. Each selector has a file of its own."""
 
 from hvd_sparse.registry import import_siblings
 

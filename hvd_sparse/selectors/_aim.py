@@ -1,10 +1,13 @@
-"""Aims, by which the pass that adds the gradient also collects the entries that a selector may
-select.
+"""Aims: thresholds at which the pass that adds the gradient also collects entries.
 
-The collected entries are called candidates. An aim lies slightly below the tensor's last threshold,
-so that all entries that will be selected reach it, and a few more, which go back to the residual.
-The margin below the last threshold adapts to the number of candidates, because too few cost another
-pass, and too many only a longer list.
+A memory adds the gradient to the residual in one pass over the tensor. If the selector gives an
+aim, this pass also collects the entries that reach the aim's threshold. The collected entries are
+called candidates. The selector then selects among them, and needs no pass of its own.
+
+An aim lies slightly below the threshold of the tensor's previous step, so that the candidates
+include all entries that will be selected. The other candidates go back to the residual. The
+distance between the aim and the previous threshold (the margin) adapts to the number of candidates,
+because too few candidates cost another pass, while too many only make the list longer.
 """
 
 from __future__ import annotations
@@ -16,29 +19,31 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""Factor of the last threshold at which a search starts. Under error feedback many entries lie just
-below the last threshold, and a start above them costs another pass."""
+"""A search starts at this factor times the previous threshold. Under error feedback many entries
+lie just below the previous threshold, so a search that starts above them needs another pass."""
 
 START = 0.03
-"""Initial margin: the fraction by which an aim lies below the last threshold."""
+"""Margin of a tensor's first aim: the fraction by which it lies below the previous threshold."""
 
 SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. More candidates show that the threshold is unsuitable."""
+"""Capacity of an aim, as a multiple of k. If more entries reach the aim, its threshold is
+unsuitable, and the pass collects none."""
 
 FEW = 4096
-"""Smallest capacity of an aim; a list of this length is short for any k."""
+"""The capacity of an aim is at least k plus this number, because so short a list costs little."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A selector's decision about the candidates: the largest ``count`` of them are selected.
+    """A selector's decision about the candidates: the ``count`` largest of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : threshold for the next step's warm start. None stands for the aim's threshold if all
-        candidates are selected, otherwise for the smallest selected magnitude
+    threshold : threshold from which the next step starts. If it is None, the next step starts from
+        the aim's threshold if all candidates are selected, and otherwise from the smallest selected
+        magnitude
     """
 
     count: int
@@ -49,11 +54,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class Miss:
-    """An aim whose candidates could not be used.
+    """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
-    count : how many entries reach the aim; None if they exceed its capacity
-    is_sure : False if one tensor of a group exceeded its part of the capacity, so that the count of
-        the whole group may still fit
+    count : number of entries that reach the aim; None if they exceed its capacity
+    is_sure : False in a group of tensors if the entries of one tensor exceeded that tensor's
+        capacity. The number for the whole group is then unknown, and may be within the aim's
+        capacity
     """
 
     aim: Aim
@@ -62,23 +68,30 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold from which a search starts."""
+        """The threshold at which a search starts: 5 % above the aim's threshold if too many entries
+        reached it, otherwise 5 % below."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
-    def known(self) -> tuple[float, int]:
-        """The aim's threshold, and the number of entries that reach it or, if that is unknown, a
-        lower bound of the number. They tell a search on which side of the aim the threshold
-        lies."""
+    def known(self) -> tuple[float, int] | None:
+        """The aim's threshold and the number of entries that reach it, as a search's first count.
+        One more than the capacity stands for a number above it; None if the number is unknown."""
+        if not self.is_sure:
+            return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim below the last threshold ``warm``, by the fraction ``margin`` of it.
+    """Return an aim whose threshold lies below ``warm``, that of the previous step, by the fraction
+    ``margin``.
 
-    It is None if there is no last threshold, or a subnormal one, which some threads flush to zero.
+    Return None if no entries are wanted, there is no previous threshold, or it is subnormal,
+    because some threads flush subnormal numbers to zero.
+
+    count : k, the number of entries to select
+    brings : as in ``Aim``
     """
     if warm is None or warm < SMALLEST or not count:
         return None
@@ -88,17 +101,20 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at the last threshold, to use this threshold again. None if there is no last
-    threshold, or it is subnormal or exceeds float32."""
+    """Return an aim whose threshold is ``warm``, that of the previous step, for selectors that use
+    this threshold again. None if there is no previous threshold, it is subnormal, or it exceeds
+    float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the next margin. If the needed entries were not found, the margin grows at once; later
-    steps narrow it slowly.
+    """Return the margin of the next aim.
+
+    The margin grows at once if there were fewer candidates than needed, or hardly more. It narrows
+    slowly if there were clearly more, and is halved if they exceeded the capacity.
 
     margin : the last margin, or None at the first step
-    found : number of candidates; None if they exceed the aim's capacity
+    found : number of candidates; None if they exceeded the aim's capacity
     needed : number of candidates that the selector needs
     """
     if found is None:

@@ -1,7 +1,8 @@
-"""Search for a threshold by counting the entries that reach it.
+"""Search for a threshold that about a wanted number of entries reach.
 
-A bracket [low, high] with count(low) > wanted > count(high) shrinks until the count at a threshold
-lies in a band around the wanted number, or no threshold lies between the bracket's ends.
+The search counts the entries that reach a threshold, and narrows a bracket [low, high] of
+thresholds with count(low) > wanted > count(high). It ends when a count lies in a band around the
+wanted number, or when no other threshold fits between low and high.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """The numbers of entries that a search accepts, ``least`` to ``most``, and the wanted
-    number."""
+    """A search accepts any number of entries from ``least`` to ``most``. If it finds no such
+    threshold, exactly ``wanted`` entries are selected."""
 
     least: int
     wanted: int
@@ -33,7 +34,6 @@ class Band:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def band_around(count: int, tolerance: tuple[float, float]) -> Band:
-    """Return the band from low * count to high * count, where (low, high) = tolerance."""
     low, high = tolerance
     # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
     return Band(
@@ -43,7 +43,8 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds, and how many entries reach them: ``low`` too many, ``high`` too few."""
+    """Two thresholds and the numbers of entries that reach them: too many reach ``low``, and too
+    few reach ``high``."""
 
     low: float
     high: float
@@ -66,9 +67,9 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return the threshold at which linear interpolation of log(count), which is nearly linear in
-    the tails of gradients, gives the wanted number. It keeps away from both ends, so that the
-    bracket shrinks."""
+    """Estimate the threshold that ``wanted`` entries reach, by linear interpolation of log(count)
+    between the ends of the bracket, because log(count) is nearly linear in the tails of gradients.
+    The threshold keeps a distance from both ends, so that the bracket shrinks."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -76,12 +77,12 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 
 
 CANDIDATES = 16
-"""Largest number of candidates that a search lists, as a multiple of k."""
+"""A search lists the entries that reach a threshold if they are at most this multiple of k."""
 
 STANDSTILLS = 2
-"""A search ends after this many counts of the whole vector that equal the count at an end of the
-bracket: further passes do not help if many magnitudes are equal, or if one very large entry has
-moved an end far away."""
+"""A search gives up after this many passes whose count equals the count at one end of the bracket.
+Further passes would not help, because many magnitudes are equal, or because one very large entry
+has moved an end far away."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
@@ -94,10 +95,12 @@ def is_tolerance(tolerance: object) -> bool:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A threshold, the entries that reach it, and the number of counts over the whole vector.
+    """The result of a search.
 
-    converged : the number of entries lies in the band; otherwise the wanted number of largest
-        entries is selected, and the threshold is their smallest magnitude
+    threshold : the threshold that the selected entries reach
+    converged : the number of these entries lies in the band. Otherwise the wanted number of largest
+        entries was selected, and the threshold is the smallest of their magnitudes
+    passes : number of counts over the whole vector
     """
 
     threshold: float
@@ -107,12 +110,12 @@ class SearchResult:
 
 
 class _Counter:
-    """Counts the entries that reach a threshold. If slightly too many entries reach it, they are
-    kept as candidates, and later counts use this short list."""
+    """Counts the entries of a vector that reach a threshold. Once only slightly too many entries
+    reach a threshold, the counter keeps them as candidates, and counts only among them."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
-        # Copy at most an eighth of the vector, or 3 k entries if that is more.
+        # List at most an eighth of the vector, or 3 k entries if that is more.
         self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
         self._candidates: Selection | None = None
         self._last: tuple[float, Selection | None] = (-1.0, None)
@@ -162,16 +165,16 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> SearchResult:
-    """Search for a threshold that a number of entries within the band reach, and take these
-    entries.
+    """Find a threshold that a number of entries within the band reach, and take these entries.
 
-    The search fails after ``max_passes`` counts, over the vector or over candidates; if no number
-    of x's precision lies strictly inside the bracket (ties, spikes); or after ``STANDSTILLS``
-    repeated counts. Then the wanted number of largest entries is selected exactly.
+    The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
+    number of the vector's precision lies strictly inside the bracket, for example because of equal
+    magnitudes. Then exactly the wanted number of largest entries is taken.
 
-    first : the first threshold for which entries are counted
-    search : "bisection" or "log_count"
-    known : a threshold and the number of entries that reach it, if already counted
+    first : threshold of the first count
+    search : how the next threshold is computed: "bisection" or "log_count"
+    max_passes : largest number of counts, in the vector or among candidates
+    known : a threshold and the number of entries that reach it, if they have been counted before
     """
     round_to = x.dtype.type
     bracket = Bracket(0.0, float(moments.abs_max), moments.nonzeros, 0)
@@ -179,7 +182,7 @@ def search_threshold(
         bracket.narrow(*known, band.wanted)
     # Round to x's precision, as kernels do; otherwise the bracket might never close.
     threshold = float(round_to(min(first, bracket.high)))
-    if not threshold > bracket.low:  # also for NaN
+    if not threshold > bracket.low:  # also if it is NaN
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
     counter = _Counter(x, band.wanted, kernels)
     widths, standstills = [bracket.width], 0

@@ -16,23 +16,24 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @dataclass(frozen=True)
 class AdaComp(Selector):
     """Select the entries that would reach the maximum of their bin if this step's gradient were
-    added once more.
+    added a second time.
 
-        H = accumulated + gradient
-        entry j of a bin is sent if |H_j| >= max over the bin of |accumulated|
-        sent_j = sign(accumulated_j) * scale, scale = mean over the bins of their maxima
+        accumulated = residual + gradient
+        entry j is sent if |accumulated_j + gradient_j| >= max(|accumulated|) over the bin of j
+        sent_j = sign(accumulated_j) * scale;  scale = mean of the maxima of all bins
 
     Parameters
     ----------
-    bin_length : entries per bin; None for 50 in convolutions (three dimensions or more) and 500 in
-        other layers
+    bin_length : entries per bin; None means 50 for tensors of three dimensions or more
+        (convolutions), and 500 for other tensors
 
     Notes
     -----
-    The number of selected entries adapts to the data, so there is no density. Exact zeros have no
-    sign and are not sent. Memories keep accumulated - sent at the sent entries, because the common
-    scale is too large for bins with small maxima. Cost: one pass for the bins' maxima, and one to
-    compare and take.
+    There is no option for the density, because the number of selected entries follows from the
+    data. Exact zeros are not sent, because they have no sign. The memory keeps accumulated - sent
+    at the sent entries, because the common scale is too large for bins with a small maximum.
+
+    Cost: one pass to compute the bins' maxima, and one to select.
 
     Paper: chen2018adacomp.
     """
@@ -61,5 +62,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer, inferred from the tensor's shape."""
+    """Return the paper's bin length for the kind of layer, which the tensor's shape shows."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

@@ -12,13 +12,17 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("chunk_max")
 @dataclass(frozen=True)
 class ChunkMax(DensitySelector):
-    """Select the largest entry of each of k chunks of ceil(numel / k) entries.
+    """Divide the tensor into chunks of ceil(numel / k) entries, and select the entry of largest
+    magnitude in each.
 
-    At most k entries are sent, because a chunk of zeros sends nothing. If magnitudes in a chunk are
-    equal, the first entry is selected. No search or sort is needed, but the selection is not the
-    top k. Cost: one pass, and a vector of zeros.
+    k is the number of entries that the density gives. At most k entries are sent, because a chunk
+    of zeros sends nothing. If magnitudes in a chunk are equal, the first entry is selected. The
+    selector needs no search and no sort, but its entries are not the k largest of the tensor.
 
-    Paper: chen2020scalecom.  Departs: one entry per chunk, while the paper also allows several.
+    Cost: one pass, and the allocation of a vector of zeros.
+
+    Paper: chen2020scalecom.  Departs: one entry of each chunk is selected, while the paper also
+    allows several.
     """
 
     paper = "chen2020scalecom"

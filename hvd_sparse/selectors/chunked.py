@@ -13,22 +13,23 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("chunked")
 @dataclass(frozen=True)
 class Chunked(DensitySelector):
-    """Select the chunks with the largest L1 norms, with all their entries.
+    """Select whole chunks of consecutive entries: those with the largest L1 norms.
 
     Parameters
     ----------
-    density : float in (0, 1]: max(1, floor(chunks * density)) chunks are sent
+    density : fraction of the chunks to send, in (0, 1]: max(1, floor(chunks * density)) chunks
     chunk_length : entries per chunk; the last chunk may be shorter
 
     Notes
     -----
-    If norms are equal, the chunk with the lower indices is selected first.  Exact zeros in a chunk
-    are sent too. Exchange ``shared_index`` sums the norms over the ranks, so that all ranks select
-    the same chunks and no indices are sent. Cost: one pass for the norms, and one copy of the
-    selected chunks.
+    If norms are equal, the chunk with the lower indices is selected first.  Exact zeros in a
+    selected chunk are sent too. With exchange ``shared_index``, the norms are first summed over all
+    ranks, so that all ranks select the same chunks and send no indices.
 
-    Paper: sun2019csc.  Departs: with other exchanges every rank selects its own chunks, and sends
-    their indices.
+    Cost: one pass to compute the norms, and one copy of the selected chunks.
+
+    Paper: sun2019csc.  Departs: with other exchanges, every rank selects chunks by its own norms,
+    and sends their indices.
     """
 
     chunk_length: int = 512

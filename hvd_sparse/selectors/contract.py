@@ -1,4 +1,4 @@
-"""Contract of the selectors, which choose the entries to send, and their declared properties."""
+"""The contract of selectors, which choose the entries to send, and base classes for them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 class Found(NamedTuple):
-    """The selected entries, and how they were found.
+    """A selection, and how it was made.
 
-    threshold : the magnitude that the selected entries reach, for the next step's warm start
-    passes : number of passes over the whole vector, without those for moments, mean and standard
-        deviation, and without the pass that copies the entries
-    is_fallback : the search did not converge, and exact top-k selected among its candidates
-    memo : further state for this tensor's next step, JSON-serializable
-    is_one_pass : the pass that added the gradient collected all entries that were needed
-    is_taken : that pass has already cleared the selected entries in the vector
+    threshold : threshold from which the tensor's next step computes its aim or starts its search;
+        None if that step has to start without one
+    passes : how often the selector read the whole vector. Passes that compute moments, mean or
+        standard deviation, or that copy the selected entries, do not count
+    is_fallback : exact top-k made the selection, because a search did not converge or too many
+        entries reached the threshold
+    memo : further state for this tensor's next step; JSON-serializable
+    is_one_pass : the memory's pass, which added the gradient, collected all entries that were
+        needed (see ``Selector.aim``)
+    is_taken : the selected entries have already been set to +0.0 in the vector
     """
 
     selection: Selection
@@ -45,16 +48,17 @@ class Found(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The inputs of a selector besides the vector.
+    """The inputs of a selector besides the accumulated vector.
 
-    moments : moments of the vector, if already computed
-    warm, memo : the tensor's last threshold, and the memo of ``Found`` from its last step
-    rng : a generator for (seed, tensor, step), or a function that makes one
-    gradient : this step's part of the accumulated vector, for selectors with ``needs_gradient``
+    moments : statistics of the vector; None if they have not been computed yet
+    warm, memo : ``threshold`` and ``memo`` of the tensor's previous ``Found``
+    rng : random number generator for this seed, tensor and step, or a function that creates it
+    gradient : the vector that this step added to the residual: the gradient, or what the memory
+        made of it
     miss : the aim of this step, if its candidates could not be used
-    reached : number of candidates, if the kernels use their list in the vector's place
-    kept : for ``Selector.cut``, the vector without the candidates; None if the candidates are from
-        several vectors
+    reached : number of candidates, if the kernels read the list of candidates instead of the vector
+    kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
+        candidates come from several vectors
     """
 
     kernels: Kernels = reference
@@ -76,16 +80,16 @@ class Context(NamedTuple):
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the next memo of a selector whose memo is the margin of its aim, if ``needed``
-        entries should reach the aim."""
+        """Return the memo for the next step, for selectors whose memo is the margin of their aim.
+        ``needed`` is the number of candidates that the selector needs."""
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the last threshold, and the number of passes so far. The
-        entries are None if the threshold is ``steps`` steps old, or if none or more than ``most``
-        reach it."""
+        """Return the entries that reach the previous step's threshold, and the number of passes so
+        far. The entries are None if the threshold is ``steps`` steps old, or if no entry or more
+        than ``most`` entries reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -106,32 +110,33 @@ class Context(NamedTuple):
 class Selector:
     """Base class of selectors: frozen dataclasses, registered in ``SELECTORS``.
 
-    The conformance suite measures every property that a selector declares.
+    The conformance suite tests whether a selector has the properties that it declares.
 
     Attributes
     ----------
     paper : citation key, or None
-    is_exact : the selected indices are always those of the exact top-k
-    is_by_magnitude : every sent entry is at least as large as every unsent one; if they are equal,
-        the entry with the lower index is sent first
-    ignores : which of "order", "scale" and "signs" of the vector's entries may change without a
-        change of the selected entries
+    is_exact : the selected entries are always those of exact top-k
+    is_by_magnitude : no unsent entry is larger in magnitude than a sent one. Of equal magnitudes,
+        the lower index is sent first
+    ignores : the changes of a vector that leave the selected entries the same: "order" (its entries
+        are permuted), "scale" (it is multiplied by a number) and "signs" (entries change their
+        signs)
     pass_limit : upper bound of ``Found.passes`` for any data
-    needs_rng : the selector draws at random, and has an option ``seed``
-    needs_gradient : the selector compares this step's gradient with the residual, so the memory
-        must provide the gradient
-    is_unbiased : the expectation of the sent vector is the accumulated vector, so no residual is
-        needed
+    needs_rng : the selector draws random numbers, and has an option ``seed``
+    needs_gradient : the selector needs ``Context.gradient``, the vector that this step added to the
+        residual
+    is_unbiased : the expectation of the sent vector is the accumulated vector, so that no residual
+        is needed
     has_shared_indices : all ranks select the same indices
-    sums_statistics : the selector selects by statistics (``measure``, ``find_by``). If they are
-        summed over the ranks first, all ranks select the same entries
-    sends_votes : the selector sends +1 and -1, whose majority a memory may count
-    changes_values : the selector sends other values than the accumulated ones; memories keep the
-        difference
-    asks_kernels : ``find`` reads the vector's entries only through kernels, so that a list of its
-        largest entries can take its place (``kernels.listed``)
-    needs_host : the reason why gradients on an accelerator are copied to the host; empty if the
-        selector works on the accelerator
+    sums_statistics : the selector computes statistics (``measure``) and selects by them
+        (``find_by``). If an exchange sums them over the ranks in between, all ranks select the same
+        entries
+    sends_votes : the selector sends +1 and -1, which a memory may count as votes
+    changes_values : the sent values differ from the accumulated ones; memories keep the difference
+    asks_kernels : ``find`` reads the vector only through kernels, so that they can read a list of
+        its largest entries instead (``kernels.listed``)
+    needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
+        of a sentence about the selector; empty if the copy is not needed
     """
 
     id: ClassVar[str]
@@ -166,21 +171,21 @@ class Selector:
         kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """Return the entries to send of a tensor that had no step before.
+        """Return the entries to send of a tensor that has had no step yet.
 
         Parameters
         ----------
-        accumulated : float32 or float64 [numel], C-contiguous, read-only: residual + gradient
-        kernels : of the engine; plain numpy by default
-        rng : generator for selectors that draw
+        accumulated : residual + gradient: float32 or float64 [numel], C-contiguous, read-only
+        kernels : kernels of an engine; plain numpy by default
+        rng : random number generator, for selectors with ``needs_rng``
 
         Returns
         -------
-        Selection : indices uint32 [count], ascending, and values of the accumulated's dtype
+        Selection : indices, uint32 [count], ascending; and values in the dtype of ``accumulated``
 
         Raises
         ------
-        InvalidOption : the selector draws at random and was given no ``rng``
+        InvalidOption : the selector draws random numbers, and ``rng`` is missing
 
         Examples
         --------
@@ -193,22 +198,28 @@ class Selector:
         return self.find(accumulated, Context(kernels=kernels, rng=rng)).selection
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        """Return the entries to send and how they were found. ``accumulated`` is read-only."""
+        """Return the entries to send, and how they were found. ``accumulated`` is read-only."""
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim of the pass that adds the gradient, or None if this pass shall take no
-        entries. ``warm`` and ``memo`` are as in ``Context``."""
+        """Return the aim for a tensor of ``numel`` entries, or None.
+
+        The memory adds the gradient to the residual in one pass. With an aim, this pass also
+        collects the entries that reach the aim. ``warm`` and ``memo`` are as in ``Context``.
+        """
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return which numbers of candidates ``cut`` accepts, and how many it keeps if there are
-        more. None if ``cut`` is overridden, because it needs more than the number of candidates."""
+        """Return the numbers of candidates that ``cut`` accepts: all candidates are selected if
+        their number lies in the band, and the ``wanted`` largest if there are more. None for
+        selectors that override ``cut``, because their decision depends on more than the number of
+        candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many of the entries that reached the aim, ``taken``, are selected; None if a
-        search is needed."""
+        """Decide how many of the candidates ``taken``, the entries that reached the aim in the
+        memory's pass, are selected. Return None if the selector must search the whole vector
+        instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -217,34 +228,36 @@ class Selector:
         return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
-        """Return the entries that ``cut`` chose, with the values to send."""
+        """Return the entries that ``cut`` selected, with the values to send for them."""
         return kept
 
     def measures(self, numel: int) -> int:
-        """Return the number of statistics that ``measure`` returns for a vector."""
+        """Return the number of statistics that ``measure`` computes from a vector of ``numel``
+        entries."""
         raise NotImplementedError
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
-        """Return the statistics by which ``find_by`` selects, in the vector's dtype."""
+        """Return the statistics by which ``find_by`` selects, in the dtype of ``accumulated``."""
         raise NotImplementedError
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
-        """Return the entries to send, selected by their statistics alone."""
+        """Return the entries to send, which only the statistics determine."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this selector for another density, or the selector itself if it has no density."""
+        """Return this selector with another density; a selector without a density returns
+        itself."""
         return self
 
 
 @dataclass(frozen=True)
 class DensitySelector(Selector):
-    """Base class of selectors with a given density.
+    """Base class of selectors with an option for the density.
 
     Parameters
     ----------
-    density : float in (0, 1]; or a rule that gives every tensor its density, which ``at_density``
-        replaces by a number
+    density : float in (0, 1]; or a rule that gives every tensor its own density, which
+        ``at_density`` replaces by a number
     """
 
     density: Density
@@ -260,7 +273,7 @@ class DensitySelector(Selector):
         return number_of(self.density, type(self).__name__)
 
     def count(self, numel: int) -> int:
-        """Return k, the number of entries of a tensor that is given by the density."""
+        """Return k, the number of entries to send of a tensor of ``numel`` entries."""
         return count_from_density(numel, self.share)
 
     def at_density(self: DensitySelf, density: float) -> DensitySelf:
@@ -268,10 +281,10 @@ class DensitySelector(Selector):
 
 
 class ExactSelector(DensitySelector):
-    """Base class of selectors of exactly the k largest entries.
+    """Base class of selectors that select exactly the k largest entries.
 
-    If k entries or more reach an aim, the k largest are among them. Therefore in nearly every step
-    no pass is needed besides the one that adds the gradient.
+    If at least k entries reach an aim, the k largest entries are among them. In nearly every step,
+    the pass that adds the gradient is therefore the only pass.
     """
 
     is_exact: ClassVar[bool] = True
@@ -289,7 +302,6 @@ def largest_of(candidates: Selection, count: int, kernels: Kernels) -> Selection
 
 
 def least_of(selection: Selection) -> float | None:
-    """Return the smallest magnitude of a selection; None if it is empty."""
     return float(np.abs(selection.values).min()) if selection.count else None
 
 
@@ -301,8 +313,8 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Take the entries that reach an estimated threshold: at least the largest entry, and at most
-    the ``most`` largest entries."""
+    """Take the entries that reach an estimated threshold, but at least the largest entry, and at
+    most the ``most`` largest ones. ``passes`` is the number of passes that led to the estimate."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))

@@ -19,32 +19,33 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("dgc_sampled")
 @dataclass(frozen=True)
 class DgcSampled(DensitySelector):
-    """Select about k entries above a threshold from a strided sample.
+    """Select about k entries above a threshold that is estimated from a strided sample.
 
         threshold = smallest magnitude in the top fraction ``density`` of the sample
-        if more than high * k entries reach the threshold: exact top-k of these
-        if fewer than low * k entries reach it: threshold *= low, and repeat
+        if more than high * k entries reach the threshold: select the k largest of them
+        if fewer than low * k entries reach it: threshold *= low, and count again
 
     Parameters
     ----------
-    sample_density : fraction of the entries in the sample; increased if its top fraction would have
-        fewer than two entries
-    bounds : (low, high), relative to k
-    max_rounds : how often the threshold may be lowered
-    seed : seed of the sample's offset
+    sample_density : fraction of the tensor's entries in the sample. It is increased if fewer than
+        two sampled entries would lie above the threshold
+    bounds : (low, high), with 0 < low < 1 <= high
+    max_rounds : how often the threshold may be lowered in a step
+    seed : seed of the random index at which the sample starts
 
     Notes
     -----
     At least the largest entry and at most high * k entries are sent.
 
-    Cost: in most steps little more than the pass that adds the gradient, which also collects
-    entries slightly smaller than the last threshold. If the sample has enough of the collected
-    entries, the rest of the sample is not read. Otherwise the cost is reading the sample and, if
-    too few entries were collected, one pass per round.
+    Cost: in most steps, the selection needs no extra pass over the tensor, because the pass that
+    adds the gradient to the residual also collects the entries that reach a threshold slightly
+    below the previous step's. If enough of these entries belong to the sample, the rest of the
+    sample is not read. Otherwise the cost is reading the sample and, if too few entries were
+    collected, one pass per round.
 
-    Paper: lin2018dgc.  Departs from the authors' code: if more than k entries reach the threshold,
-    the code sends those with the lowest indices, so that the ends of tensors are seldom sent; here
-    the largest entries are sent.
+    Paper: lin2018dgc.  Departs: if more than k entries reach the threshold, the authors' code sends
+    those with the lowest indices, so that the ends of tensors are seldom sent. Here the largest
+    entries are sent.
     """
 
     sample_density: float = 0.01
@@ -78,7 +79,7 @@ class DgcSampled(DensitySelector):
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         wanted, (low, high) = self.count(taken.numel), self.bounds
-        if context.kept is None or taken.count <= wanted:  # there may be no more non-zeros
+        if context.kept is None or taken.count <= wanted:  # there may be no other non-zeros
             return None
         most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
         memo = steer(context.memo, taken.count, most + 1)
@@ -89,7 +90,7 @@ class DgcSampled(DensitySelector):
             if dtype(threshold) < dtype(aim.threshold):
                 if taken.count <= most:  # the count at the threshold is unknown
                     return None
-                count = taken.count  # a lower bound, which is too many
+                count = taken.count  # at least this many, which is too many
             else:
                 count = int(np.count_nonzero(magnitudes >= dtype(threshold)))
             if count >= low * wanted or rounds == self.max_rounds:
@@ -123,7 +124,7 @@ class DgcSampled(DensitySelector):
     ) -> float:
         """Return the threshold from a sample of the vector; infinity if the sample is all zeros.
 
-        taken : the entries that reached the pass's aim, which are no longer in the vector
+        taken : the candidates of the aim; the vector has zeros in their place
         """
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
@@ -132,7 +133,7 @@ class DgcSampled(DensitySelector):
             ahead = taken.indices.astype(np.int64) - start
             is_sampled = (ahead >= 0) & (ahead % stride == 0)
             largest = np.abs(taken.values[is_sampled])
-            if largest.size >= top:  # the sample's other entries are below the aim
+            if largest.size >= top:  # all other sampled entries are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
         sample = context.kernels.sample_magnitudes(accumulated, start, stride)
         if taken is not None:
@@ -140,14 +141,14 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries. It is odd, so that the sample is spread over
-        all columns of a matrix."""
+        """Return the distance between sampled entries. It is odd, so that the sample covers all
+        columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1
         wanted = max(math.ceil(numel * self.sample_density), fewest)
         stride = math.ceil(numel / wanted / 32) * 32 + 1
         while stride > 1 and numel // stride < wanted:
-            # Steps of 8 keep it odd.
+            # Steps of 8 keep the stride odd.
             stride = max(1, stride - 8)
         return stride

@@ -17,11 +17,13 @@ class EfSign(Selector):
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
     With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
-    no entry is 0. Cost: one pass for the mean, and one to write the signs.
+    no entry is 0.
 
-    Paper: karimireddy2019error.  Departs: the optimizer applies the learning rate, not the
-    selector; the sum over the ranks is divided by their number, which a published implementation
-    omits.
+    Cost: one pass to compute the mean, and one to write the signs.
+
+    Paper: karimireddy2019error.  Departs: the learning rate is applied by the optimizer instead of
+    the selector; the sum over the ranks is divided by their number, which a published
+    implementation omits.
     """
 
     paper = "karimireddy2019error"

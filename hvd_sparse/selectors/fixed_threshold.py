@@ -12,7 +12,8 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim, as a multiple of the largest number of entries that may be sent."""
+"""Capacity of an aim above the threshold, as a multiple of the largest number of entries that may
+be sent."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -22,23 +23,26 @@ class FixedThreshold(Selector):
 
     Parameters
     ----------
-    threshold : float > 0, in units of the accumulated gradient
-    max_density : float in (0, 1]; the largest fraction of a tensor that is sent. If more entries
-        reach the threshold, the largest are sent
-    signs_only : send sign(x) * threshold instead of x (Strom); the excess stays in the residual
+    threshold : float > 0, compared with the magnitudes of the accumulated gradient
+    max_density : largest fraction of a tensor that is sent, in (0, 1]. If more entries reach the
+        threshold, the largest of them are sent
+    signs_only : send sign(x) * threshold instead of x, as Strom does; the excess stays in the
+        residual
 
     Notes
     -----
-    A fixed threshold minimises the total error over training instead of the error of every step. If
-    no entry reaches the threshold, the largest entry is sent; with ``signs_only`` nothing is sent,
-    because the threshold would be larger than the entry.
+    According to sahu2021rethinking, a fixed threshold minimises the total error over the training,
+    while top-k minimises the error of a single step. If no entry reaches the threshold, the largest
+    entry is sent. With ``signs_only``, nothing is sent in this case, because the sent value would
+    be larger than the entry.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    the entries that reach the threshold. If they exceeded ``max_density`` at the last step, the
-    pass collects the entries slightly smaller than the smallest one that was sent then.
+    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
+    that adds the gradient to the residual also collects the entries that reach the threshold. After
+    a step in which they exceeded ``max_density``, this pass collects only the entries that reach a
+    value slightly below the smallest entry sent in that step.
 
-    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: ``max_density``,
-    and at least one entry is sent.
+    Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the number of
+    entries is bounded by ``max_density``, and at least one entry is sent.
     """
 
     threshold: float
@@ -56,7 +60,7 @@ class FixedThreshold(Selector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most, miss = count_from_density(accumulated.size, self.max_density), context.miss
-        # More entries reach the aim than may be sent, so no count is needed.
+        # The aim's capacity is exceeded, so more entries reach it than may be sent: do not count.
         if miss is not None and miss.is_sure and miss.count is None:
             kept, is_fallback = context.kernels.take_largest(accumulated, most), True
         elif self.signs_only:

@@ -18,35 +18,38 @@ from hvd_sparse.types import Memo
 @SELECTORS.register("gaussian_k")
 @dataclass(frozen=True)
 class GaussianK(DensitySelector):
-    """Select the entries above a threshold from a fitted normal distribution.
+    """Select the entries above a threshold that is estimated with a normal distribution.
 
         threshold = mean + std * Phi^-1(1 - density / 2)
-        up to ``rounds`` times: count the entries that reach the threshold;
-            if too few: threshold *= lower; if too many: threshold *= higher
+        up to ``rounds`` times: count the entries whose magnitudes reach the threshold;
+            if too few: threshold *= lower; if too many: threshold *= higher; otherwise stop
 
     Parameters
     ----------
-    variant : "ours": halve the threshold below 2k/3 entries, multiply it by 1.5 above 4k/3, in 3
-        rounds; "paper": the same, but with the one-sided quantile Phi^-1(1 - density) of Algorithm
-        1, and no adjustment after the last count; "improved" (Ok-Topk): divide or multiply by 1.02
-        outside [3k/4, 5k/4], in 20 rounds
-    cap : float >= 1; at most cap * k entries are sent, the largest of them
+    variant : "ours" halves the threshold below 2k/3 entries and multiplies it by 1.5 above 4k/3, in
+        up to 3 rounds. "paper" is the same, but with the one-sided quantile Phi^-1(1 - density) of
+        the paper's Algorithm 1, and without a change of the threshold after the last count.
+        "improved", from Ok-Topk, divides or multiplies the threshold by 1.02 outside [3k/4, 5k/4],
+        in up to 20 rounds
+    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
+        sent
 
     Notes
     -----
-    The factors 0.5 and 1.5 may skip the thresholds that about k entries reach, so the number of
-    sent entries may differ much from k. At least the largest entry is sent. If the mean is 0, the
-    one-sided quantile selects twice the density.
+    The number of sent entries may be far from k, because the factors 0.5 and 1.5 may skip all
+    thresholds that about k entries reach. At least the largest entry is sent. If the mean is 0, the
+    one-sided quantile selects about twice as many entries as the density asks for, because entries
+    of both signs reach the threshold.
 
-    Cost: one pass for the mean and the standard deviation, one per round, and one to take the
-    entries. On a device the pass that adds the gradient computes both statistics in nearly every
-    step, and collects entries slightly smaller than the last threshold; the rounds count only
-    these.
+    Cost: on the host, one pass for the mean and the standard deviation, one per round, and one to
+    take the entries. On an accelerator, in nearly every step, the pass that adds the gradient also
+    computes both statistics, and collects the entries that reach a threshold slightly below the
+    previous step's; the rounds count only these entries.
 
-    Paper: shi2019understanding.  Departs, except for "paper": the threshold of the last round is
-    used, while Algorithm 1 sends the entries that the previous round counted; the density is
-    divided between both tails, as in the published code. Departs in all variants: ``cap``, and at
-    least one entry is sent.
+    Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
+    the last count, while Algorithm 1 sends the entries that were counted last; the density is
+    divided between both tails, as in the published code. Departs with all variants: the number of
+    entries is bounded by ``cap``, and at least one entry is sent.
     """
 
     variant: str = "ours"
@@ -90,8 +93,8 @@ class GaussianK(DensitySelector):
         found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
-        # If more than ``most`` candidates reach the aim, every count at a threshold above the aim
-        # is exact, or exceeds ``most``.
+        # If there are more than ``most`` candidates, every count is either exact or known to
+        # exceed ``most``.
         needed = max(found.selection.count, most + 1)
         return found._replace(memo=context.margin_for(needed))
 
@@ -100,11 +103,12 @@ class GaussianK(DensitySelector):
 class Rule:
     """The parameters of a variant.
 
-    rounds : largest number of counts
-    least, most : the range of count / k that ends the rounds
+    rounds : largest number of rounds; in each round, the entries that reach the threshold are
+        counted
+    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
     lower, higher : factors of the threshold if too few or too many entries reach it
-    is_literal : follow Algorithm 1, with the one-sided quantile and no adjustment after the last
-        count
+    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
+        last round
     """
 
     rounds: int

@@ -14,12 +14,11 @@ from hvd_sparse.types import Memo
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
-    """Return the magnitude that a fraction count / numel of a Laplace(0, b) distribution exceeds.
+    """Return the magnitude that a fraction count / numel of a fitted Laplace(0, b) distribution
+    exceeds.
 
         b = mean(|x|)                  maximum likelihood, location 0
         t = b * ln(numel / count)      from P(|x| > t) = exp(-t / b)
-
-    It is 0 for ``count == numel``.
     """
     return moments.abs_mean * math.log(moments.numel / count)
 
@@ -27,29 +26,33 @@ def laplace_threshold(moments: Moments, count: int) -> float:
 @SELECTORS.register("ldte")
 @dataclass(frozen=True)
 class Ldte(DensitySelector):
-    """Select the entries above the threshold of a fitted Laplace distribution, without a
-    correction.
+    """Select the entries above a threshold that is estimated with a Laplace distribution.
 
         threshold = mean(|accumulated|) * ln(numel / k)
 
     Parameters
     ----------
-    cap : float >= 1; at most cap * k entries are sent, the largest of them
+    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
+        sent
 
     Notes
     -----
-    The paper states: the residual gradient is closer to a Laplace than to a normal distribution;
-    the threshold follows from the area under the distribution's tail, and its parameter from
-    maximum likelihood. We derived the formula above and the location 0.
+    The paper states that the residual gradient is closer to a Laplace than to a normal
+    distribution, that the threshold follows from the area under the distribution's tail, and that
+    its parameter is found by maximum likelihood. The formula above and the location 0 are our
+    derivation.
 
-    For other distributions the number of selected entries differs much from k. Under error feedback
-    the distribution's tail is cut off, and the estimate selects very few entries: use ``ldte_bs``.
-    At least the largest entry is sent.
+    The estimate is not corrected, so for other distributions the number of selected entries may be
+    far from k. Under error feedback the distribution has no long tail, because large entries are
+    sent at every step, and very few entries reach the threshold: use ``ldte_bs``. At least the
+    largest entry is sent.
 
-    Cost: one pass for the mean, and one to take the entries. On a device a single pass suffices in
-    nearly every step, which also collects entries slightly smaller than the last threshold.
+    Cost: on the host, one pass for the mean, and one to take the entries. On an accelerator, in
+    nearly every step, both happen in the pass that adds the gradient, which also collects the
+    entries that reach a threshold slightly below the previous step's.
 
-    Paper: chen2021ldte.  Departs: ``cap``, and at least one entry is sent.
+    Paper: chen2021ldte.  Departs: the number of entries is bounded by ``cap``, and at least one
+    entry is sent.
     """
 
     cap: float = 8.0

@@ -18,38 +18,42 @@ from hvd_sparse.types import Memo
 @SELECTORS.register("ldte_bs")
 @dataclass(frozen=True)
 class LdteBs(DensitySelector):
-    """Select about k entries above a threshold from a fitted Laplace distribution, which is
+    """Select about k entries above a threshold that is estimated with a Laplace distribution, then
     corrected by counting.
 
-        t0 = mean(|accumulated|) * ln(numel / k)
-        repeat: count(|accumulated| >= t); stop inside [low * k, high * k]; else narrow the bracket
+        first threshold: t = mean(|accumulated|) * ln(numel / k), or near the previous step's
+        repeat: count the entries with |accumulated| >= t, and stop if low * k <= count <= high * k;
+                otherwise choose the next t between a threshold with too many entries and one with
+                too few (the bracket)
 
     Parameters
     ----------
-    search : "log_count" interpolates the logarithm of the count inside the bracket; "bisection"
-        halves the bracket
-    tolerance : (low, high) with 0 < low <= 1 <= high: the search ends if count / k lies between
-        them
-    max_passes : largest number of counts, over the vector or among candidates, after which exact
-        top-k selects among the candidates
-    warm_start : start the search just below the tensor's last threshold
+    search : how the next threshold is chosen: "log_count" interpolates the logarithm of the count
+        between the ends of the bracket; "bisection" halves the bracket
+    tolerance : (low, high) with 0 < low <= 1 <= high
+    max_passes : largest number of counts, in the vector or among candidates; if none of them lies
+        inside the tolerance, exact top-k selects
+    warm_start : start the search just below the threshold of the tensor's previous step
 
     Notes
     -----
     The paper states: fit a Laplace distribution to the residual gradient, read the top-k threshold
     off it, and correct it by binary search, without sampling or sorting. We had no access to the
-    paper's text on the details, and derived: t0 in closed form (maximum likelihood, location 0),
-    the bracket [0, max], the tolerance, the limit on counts, the interpolation, the warm start, the
-    search among candidates, and a search that always ends.
+    paper's details. The following is our derivation: the first threshold in closed form (maximum
+    likelihood, location 0), the bracket [0, max], the tolerance, the limit on counts, the
+    interpolation, the warm start, the search among candidates, and the conditions that end the
+    search.
 
-    If the bracket closes, ``max_passes`` is reached or two counts do not narrow the bracket (ties,
-    spikes), exact top-k selects k entries. The number of selected entries is therefore always
-    inside the tolerance, or exactly min(k, non-zeros).
+    Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
+    reached, or two counts do not narrow the bracket, for example because magnitudes are equal. The
+    number of selected entries is therefore always inside the tolerance, or exactly min(k,
+    non-zeros).
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    entries slightly smaller than the last threshold; if there are more than the tolerance allows,
-    the k largest are kept. Otherwise, for example on the first step, one pass per count and one to
-    take the entries. Once at most 16 k entries reach a threshold, the search continues among these
+    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
+    that adds the gradient to the residual also collects the entries that reach a threshold slightly
+    below the previous step's. If there are more than the tolerance allows, the k largest are
+    selected. In other steps, for example the first, every count is a pass over the tensor, until at
+    most 16 k entries reach a threshold; later counts read only these entries
     (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the
@@ -97,7 +101,7 @@ class LdteBs(DensitySelector):
             # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)
         known, warm = None, context.warm if self.warm_start else None
-        if miss:  # the aim's count narrows the bracket at no cost
+        if miss:  # the number of candidates narrows the bracket without another pass
             first, known = miss.retry, miss.known
         else:
             first = AIM * warm if warm else laplace_threshold(moments, count)

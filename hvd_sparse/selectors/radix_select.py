@@ -14,21 +14,23 @@ DIGIT_BITS = 8
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
 class RadixSelect(ExactSelector):
-    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude digit by
-    digit.
+    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude byte by
+    byte.
 
-        bits(|x|) orders magnitudes; for each of its bytes, the highest first:
-            make a histogram of this byte over the entries that share the digits found so far;
-            go down from 255 until k entries are passed: this byte is the next digit of the k-th
+        the bit patterns of |x|, read as integers, have the same order as |x|
+        for each byte of the pattern, the highest byte first:
+            count how often each value of this byte occurs, among the entries whose higher bytes
+            equal those of the k-th magnitude; go down from value 255 until at least k entries are
+            as large or larger: this value is the byte of the k-th magnitude
 
     The selection equals that of ``topk`` bit for bit, including ties.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``.
-    Otherwise, for example on the first step, at most 4 counting passes (8 for float64), and one to
-    take the entries.
+    Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. Other
+    steps, for example the first, need at most 4 counting passes (8 for float64), and one to take
+    the entries.
 
-    Paper: alabi2012fast.  Departs: every pass reads the whole vector instead of copied candidates,
-    so that no copy of the vector's size is written.
+    Paper: alabi2012fast.  Departs: every pass reads the whole vector, so that no copy has to be
+    written, while the paper copies the entries that are still candidates.
     """
 
     paper = "alabi2012fast"

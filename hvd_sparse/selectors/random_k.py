@@ -12,7 +12,7 @@ from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 @SELECTORS.register("random_k")
 @dataclass(frozen=True)
 class RandomK(DensitySelector):
-    """Select k entries at positions drawn uniformly, without replacement.
+    """Select k entries at positions that are drawn uniformly, without replacement.
 
     Parameters
     ----------
@@ -21,10 +21,12 @@ class RandomK(DensitySelector):
 
     Notes
     -----
-    Values are not rescaled, as error feedback requires: E|x - sent|^2 = (1 - k / numel) |x|^2.
-    Exact zeros at the drawn positions are sent too, so that shared positions are the same on all
-    ranks. Positions depend only on the seed, the tensor and the step and, without ``shared_seed``,
-    on the rank. Cost: O(k) if k is small compared to numel.
+    The values are not multiplied by numel / k, because error feedback requires that the error is
+    smaller than the vector: E|x - sent|^2 = (1 - k / numel) |x|^2. Exact zeros at the drawn
+    positions are sent too, so that with ``shared_seed`` all ranks send the same positions. The
+    positions depend only on the seed, the tensor, the step and, without ``shared_seed``, the rank.
+
+    Cost: O(k) if k is small compared with numel.
 
     Paper: stich2018sparsified.
     """

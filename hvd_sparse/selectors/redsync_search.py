@@ -16,26 +16,28 @@ from hvd_sparse.types import Memo, Selection
 @SELECTORS.register("redsync_search")
 @dataclass(frozen=True)
 class RedsyncSearch(DensitySelector):
-    """Select k to 2k entries above a threshold that bisection finds between mean and maximum.
+    """Select k to 2k entries above a threshold that is found by bisection.
 
-        threshold = mean(|x|) + m * (max(|x|) - mean(|x|)),  m by bisection until k <= count <= 2k
+        first threshold: halfway between mean(|x|) and max(|x|)
+        then bisection of [0, max(|x|)] until k <= count <= 2k
 
     Parameters
     ----------
-    reuse_steps : number of further steps that use a found threshold
-    max_passes : largest number of passes, after which exact top-k selects among the candidates
+    reuse_steps : number of steps after a search that use its threshold again
+    max_passes : largest number of passes; if the search has not ended by then, exact top-k selects
 
     Notes
     -----
-    If a reused threshold selects no entry, or more than 2k, a new one is searched. The search
-    continues below the mean down to 0, while the paper's search ends at the mean, with the entries
-    found so far.
+    If no entry or more than 2k entries reach a reused threshold, a new threshold is searched.
 
-    Cost: one pass for the moments, one per bisection, and one to take the entries.  With a reused
-    threshold, no pass besides the one that adds the gradient, which also collects the entries.
+    Cost: one pass for the moments, one per bisection, and one to take the entries.  A step that
+    uses a threshold again needs no extra pass over the tensor, because the pass that adds the
+    gradient to the residual also collects the entries that reach the threshold.
 
-    Paper: fang2019redsync.  Departs from a widely copied implementation that raises the threshold
-    if too few entries reach it. We do not know for how many steps the paper reuses a threshold.
+    Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
+    reach the mean, its search ends with these. A widely copied implementation raises the threshold
+    if too few entries reach it; here it is lowered. We do not know for how many steps the paper
+    uses a threshold again.
     """
 
     reuse_steps: int = 5

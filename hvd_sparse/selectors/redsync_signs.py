@@ -15,24 +15,25 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("redsync_signs")
 @dataclass(frozen=True)
 class RedsyncSigns(DensitySelector):
-    """Select the largest positive entries on one step and the most negative entries on the next.
+    """Select the largest positive entries on one step, and the most negative entries on the next.
 
         side = max(accumulated, 0) on even steps of a tensor, min(accumulated, 0) on odd steps
         sent_j = mean(side over the selected entries)
 
     Parameters
     ----------
-    search : select k to 2k entries by ``redsync_search`` instead of exactly k by
+    search : select k to 2k entries by ``redsync_search``, instead of exactly k by
         ``redsync_trimmed``
 
     Notes
     -----
-    Memories keep accumulated - sent at the sent entries. All values of a message are equal, so a
-    message consists of the indices and one number, whose sign the codec sends. Cost: that of the
-    other two selectors, and a pass that reads the tensor and writes ``side``.
+    The memory keeps accumulated - sent at the sent entries. All sent values of a tensor are equal,
+    so with codec ``sign_index`` a message has only the indices and one number with a sign.
 
-    Paper: fang2019redsync.  Departs: a threshold is not reused, because the next step selects the
-    other sign; the output layer's values are averaged like those of all other layers.
+    Cost: that of ``redsync_search`` or ``redsync_trimmed``, and one pass that writes ``side``.
+
+    Paper: fang2019redsync.  Departs: a threshold is not used again, because the next step selects
+    the other sign; the values of the output layer are averaged like those of all other layers.
     """
 
     search: bool = False

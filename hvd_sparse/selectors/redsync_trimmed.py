@@ -13,26 +13,28 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_o
 @SELECTORS.register("redsync_trimmed")
 @dataclass(frozen=True)
 class RedsyncTrimmed(ExactSelector):
-    """Select exactly the k largest entries, among the entries above a coarse threshold, the cut.
+    """Select exactly the k largest entries, by exact top-k among the entries above a coarse
+    threshold.
 
-        cut = mean(|x|) + r * (max(|x|) - mean(|x|))
-        r = 1 - step, 1 - 2 * step, ... until k entries reach the cut
+        threshold = mean(|x|) + r * (max(|x|) - mean(|x|))
+        r = 1 - step, 1 - 2 * step, ... until at least k entries reach the threshold
 
     Parameters
     ----------
-    step : float in (0, 1): decrease of r from one cut to the next
+    step : float in (0, 1): difference between one r and the next
 
     Notes
     -----
-    The selection equals that of ``topk``. The cut is 0 for r <= 0, so the search always ends.
+    The selection equals that of ``topk``. If r would fall to 0 or below, the threshold is 0, so the
+    search always ends.
 
-    Cost: in nearly every step no pass besides the one that adds the gradient, as for ``topk``; if
-    that pass collected too few or too many entries, also an exact top-k of the whole vector.  On
-    the first step one pass for the moments, one per cut, one to take the candidates, and an exact
-    top-k of these.
+    Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. If the
+    pass that adds the gradient collected too few or too many entries, an exact top-k of the whole
+    vector follows. The first step needs one pass for the moments, one per threshold, one to take
+    the entries, and an exact top-k of these.
 
-    Paper: fang2019redsync.  Departs from a widely copied implementation that sends all entries
-    above the cut, up to hundreds of times k.
+    Paper: fang2019redsync.  A widely copied implementation sends all entries above the coarse
+    threshold, up to hundreds of times k; here exactly k are sent.
     """
 
     step: float = 0.2
@@ -50,7 +52,7 @@ class RedsyncTrimmed(ExactSelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted, passes = self.count(accumulated.size), 0
-        if context.miss is not None:  # the pass computed no moments, which a cut needs
+        if context.miss is not None:  # the pass computed no moments, so no mean is known
             selection = context.kernels.take_largest(accumulated, wanted)
         else:
             coarse, passes = self._coarse_cut(accumulated, wanted, context)
@@ -61,7 +63,8 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first cut that enough entries reach, and the number of passes."""
+        """Return the first threshold that at least ``wanted`` entries reach, and the number of
+        passes."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

@@ -17,7 +17,7 @@ HIGH, LOW = 5 / 4, 2 / 3
 @SELECTORS.register("reused_threshold")
 @dataclass(frozen=True)
 class ReusedThreshold(DensitySelector):
-    """Select the entries above a threshold from an exact selection some steps ago.
+    """Select the entries above a threshold that an exact top-k gave some steps ago.
 
         every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
         other steps: threshold *= drift after a step with more than 5/4 k entries,
@@ -25,19 +25,21 @@ class ReusedThreshold(DensitySelector):
 
     Parameters
     ----------
-    period : number of steps from one exact selection to the next, 1 or more
-    drift : factor of the threshold, 1 or more
-    cap : if more than cap * k entries, or none, reach the threshold, the step selects the exact
+    period : number of steps from one exact top-k to the next, 1 or more
+    drift : factor by which the threshold changes, 1 or more
+    cap : if more than cap * k entries, or none, reach the threshold, this step selects by exact
         top-k
 
     Notes
     -----
-    Cost: in nearly every step no pass besides the one that adds the gradient, which also collects
-    the entries that reach the threshold; before an exact selection it collects slightly smaller
-    ones, too. Otherwise the cost is an exact top-k.
+    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
+    that adds the gradient to the residual also collects the entries that reach the threshold. In a
+    step with an exact top-k, the pass collects the entries that reach a slightly lower threshold,
+    and the k largest of them are selected. If too few or too many entries were collected, an exact
+    top-k of the whole vector follows.
 
-    Paper: li2022oktopk.  Departs: ``cap``; entries equal to the threshold are selected (``>=``), so
-    that an exact selection keeps its k-th entry.
+    Paper: li2022oktopk.  Departs: ``cap`` limits the number of entries; entries equal to the
+    threshold are selected (``>=``), so that an exact top-k includes its k-th entry.
     """
 
     period: int = 32

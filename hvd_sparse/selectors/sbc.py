@@ -16,15 +16,16 @@ class Sbc(DensitySelector):
 
         plus  = mean of the k largest positive entries
         minus = mean of the magnitudes of the k most negative entries
-        if plus >= minus: send plus at the positive entries; else -minus at the negative ones
+        if plus >= minus: send plus at the positive entries; otherwise -minus at the negative ones
 
-    If fewer than k entries have the chosen sign, only these are sent. Memories keep accumulated -
-    sent at the sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent
-    entries' magnitudes)^2 / count. Cost: that of ``topk`` twice, each after a pass that clears the
-    entries of the other sign.
+    If fewer than k entries have the chosen sign, only these are sent. The memory keeps accumulated
+    - sent at the sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent
+    entries' magnitudes)^2 / count.
 
-    Paper: sattler2019sbc.  Departs: if several entries are as large as the k-th, only as many as
-    make k are sent, while the paper's comparison with a threshold sends all of them.
+    Cost: for each sign, one pass that clears the entries of the other sign, and an exact top-k.
+
+    Paper: sattler2019sbc.  Departs: exactly k entries are sent even if more are as large as the
+    k-th, while the paper sends all entries that reach the k-th magnitude.
     """
 
     paper = "sattler2019sbc"
@@ -32,7 +33,7 @@ class Sbc(DensitySelector):
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"
     changes_values = True
-    pass_limit = 1  # for the sign that is not sent
+    pass_limit = 1  # the pass for the sign that is not sent
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count, sides = self.count(accumulated.size), []

@@ -17,10 +17,7 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with unit scale, with an error of about 1e-12.
-
-    Below shape + 1 a power series is used, above it a continued fraction (Lentz).
-    """
+    """Return P(X > x), to about 1e-12, for a gamma distribution with this shape and scale 1."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -32,6 +29,7 @@ def upper_tail(shape: float, x: float) -> float:
             if term < total * 1e-16:
                 break
         return 1.0 - scale * total
+    # A continued fraction, by Lentz's method. The power series above converges slowly for large x.
     b = x + 1.0 - shape
     c, d = 1e300, 1.0 / b
     fraction = d
@@ -47,7 +45,7 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability for a gamma distribution with unit scale."""
+    """Return the x with P(X > x) = probability for a gamma distribution with scale 1."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0
@@ -59,16 +57,14 @@ def tail_quantile(shape: float, probability: float) -> float:
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of an exponential distribution exceeds."""
+    """Return the value that a fraction ``ratio`` of the fitted exponential distribution exceeds."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a generalised Pareto distribution exceeds.
-
-    The distribution is fitted by moments; with shape 0 it is exponential.
-    """
-    # Without variance, fit an exponential distribution, whose quotient is 1.
+    """Return the value that a fraction ``ratio`` of the generalised Pareto distribution, fitted by
+    moments, exceeds."""
+    # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
@@ -77,16 +73,16 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a gamma distribution exceeds. The shape comes
-    from the usual approximation to maximum likelihood."""
-    # Positive by Jensen's inequality, except for rounding and equal values.
+    """Return the value that a fraction ``ratio`` of the fitted gamma distribution exceeds. Its
+    shape is computed by the usual approximation to maximum likelihood."""
+    # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
     return tail.mean / shape * tail_quantile(shape, ratio)
 
 
 MARGIN = 0.1
-"""Distance of the aim below the last threshold, as a fraction of that threshold."""
+"""Distance of the aim below the previous threshold, as a fraction of that threshold."""
 
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
@@ -94,41 +90,46 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""For each option ``distribution``, the fit of the first stage and the fit of the later stages."""
+"""The fits of the first stage and of later stages, for each value of the option
+``distribution``."""
 
 
 @SELECTORS.register("sidco")
 @dataclass(frozen=True)
 class Sidco(DensitySelector):
-    """Select the entries above a threshold from several fits, each to the tail above the last one.
+    """Select the entries above a threshold that is estimated in stages. Each stage fits a
+    distribution to the entries above the previous stage's threshold.
 
-        stage 1: the threshold that a fraction r1 = first_ratio of the fitted distribution exceeds
-        stage m: fit the excesses over the last threshold, and add the value that a fraction
-                 r = (density / r1)^(1 / (stages - 1)) of this distribution exceeds
+        stage 1: fit the magnitudes; the threshold is the value that a fraction r1 of the fitted
+                 distribution exceeds, with r1 = first_ratio (r1 = density if there is one stage)
+        stage m: fit the excesses over the threshold; add to the threshold the value that a fraction
+                 (density / r1)^(1 / (stages - 1)) of the fitted distribution exceeds
 
     Parameters
     ----------
-    distribution : "exponential", "generalised_pareto" or "gamma" (generalised Pareto in later
-        stages)
-    stages : initial number of stages
+    distribution : "exponential"; "generalised_pareto"; or "gamma", with generalised Pareto in
+        stages after the first
+    stages : number of stages at the first step
     first_ratio : r1, in (0, 1)
-    adapt_every : number of steps after which a tensor's number of stages changes if the mean of
-        count / k differs from 1 by more than 20 %; 0 for never
-    cap : float >= 1; at most cap * k entries are sent, the largest of them
+    adapt_every : number of steps after which a tensor's number of stages changes by one if the mean
+        of count / k over these steps differs from 1 by more than 20 %; 0 means never
+    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
+        sent
 
     Notes
     -----
-    More stages raise the number of selected entries for light tails and lower it for heavy tails.
-    The number of stages therefore changes in the direction that reduced the error last time. At
-    least the largest entry is sent.
+    Another stage selects more entries if the tail is light, and fewer if it is heavy. Therefore the
+    number of stages goes on changing in the same direction until the error grows, and then in the
+    other direction. At least the largest entry is sent.
 
-    Cost: one pass per stage, and one to take the entries.  On a device, in nearly every step, the
-    pass that adds the gradient also computes the statistics of the first stage, and collects
-    entries slightly smaller than the last threshold; every further stage needs another pass.
+    Cost: on the host, one pass per stage, and one to take the entries.  On an accelerator, in
+    nearly every step, the pass that adds the gradient also does the work of the first stage, and
+    collects the entries that reach a threshold slightly below the previous step's; every further
+    stage needs another pass.
 
     Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
-    published code has one for all tensors; if the tail has too few entries, no further stage is
-    fitted; the vector is not normalised, which does not change the selection.
+    published code has one number for all tensors; the stages end early if the tail has too few
+    entries to fit; the vector is not normalised, because this does not change the selection.
     """
 
     distribution: str = "exponential"
@@ -195,11 +196,12 @@ class Sidco(DensitySelector):
 
 @dataclass(frozen=True)
 class History:
-    """How a tensor's number of stages adapts.
+    """The number of stages of a tensor, and the results that decide its next change.
 
-    change, steps : the last change, 1 or -1, and the number of steps since this change
+    change : the last change of the number, 1 or -1
+    steps : number of steps since the number was last reviewed
     total : sum of count / k over these steps
-    last_error : distance of the mean of count / k from 1 before the last change
+    last_error : distance of the mean of count / k from 1 at the last review
     """
 
     stages: int
@@ -218,11 +220,12 @@ class History:
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after another step, which may change the number of stages."""
+        """Return the history after another step. After ``adapt_every`` steps the number of stages
+        is reviewed, and may change."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)
-        # Average over several steps, because counts of single steps scatter.
+        # Use the mean over several steps, because the counts of single steps scatter.
         error = abs(total / steps - 1.0)
         if error <= 0.2:
             return History(self.stages, self.change, last_error=error)

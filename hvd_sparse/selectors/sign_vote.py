@@ -12,8 +12,8 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send +1 or -1 for every non-zero entry as its vote. Memory ``majority_vote`` counts the
-    votes.
+    """Send the sign of every non-zero entry, +1 or -1, as a vote, which memory ``majority_vote``
+    counts.
 
     Exact zeros do not vote. Cost: one pass to write the signs.
 

@@ -16,9 +16,10 @@ class Stc(ExactSelector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
-    Memories keep accumulated - sent at the sent entries, so that |accumulated - sent|^2 =
-    |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k. Cost: that of ``topk``, and a
-    pass over the k entries.
+    The memory keeps accumulated - sent at the sent entries, so that |accumulated - sent|^2 =
+    |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k.
+
+    Cost: that of ``topk``, and one pass over the k entries.
 
     Paper: sattler2019stc.
     """

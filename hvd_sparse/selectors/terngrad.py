@@ -15,7 +15,7 @@ from hvd_sparse.types import Selection
 class TernGrad(Selector):
     """Send sign(x_j) * s with probability |x_j| / s, and otherwise nothing.
 
-        x = accumulated, clipped at clip * std(accumulated);  s = max(|x|)
+        x = accumulated, clipped to [-c, c] with c = clip * std(accumulated);  s = max(|x|)
 
     Parameters
     ----------
@@ -24,12 +24,14 @@ class TernGrad(Selector):
 
     Notes
     -----
-    The expectation of the sent vector is the clipped gradient, so ``memory="none"`` suffices. The
-    random numbers depend only on the seed, the tensor, the step and the rank. Cost: two passes, and
-    one random number per entry.
+    The expectation of the sent vector is the clipped gradient, so no residual is needed
+    (``memory="none"``). The random numbers depend only on the seed, the tensor, the step and the
+    rank.
 
-    Paper: wen2017terngrad.  Departs: every rank has its own s, while the paper uses the largest s
-    of all ranks.
+    Cost: two passes, and one random number per entry.
+
+    Paper: wen2017terngrad.  Departs: every rank has its own s, while in the paper all ranks use the
+    largest s of all ranks.
     """
 
     clip: float | None = 2.5

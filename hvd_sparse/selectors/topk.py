@@ -11,7 +11,8 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16
-"""Largest number of counts, after which exact top-k selects among the remaining entries."""
+"""Largest number of counts in a search. If the search has not ended by then, exact top-k
+selects."""
 
 
 @SELECTORS.register("topk")
@@ -24,15 +25,16 @@ class TopK(ExactSelector):
     If there are fewer than k non-zero entries, all of them are selected.  If magnitudes are equal,
     the entry with the lower index is selected first.
 
-    Cost: in nearly every step, the pass that adds the gradient is the only one. It also collects
-    the entries that reach a threshold slightly below the last k-th magnitude, and the k largest of
-    these are selected. If it collects none (on the first step, and sometimes in groups), too few or
-    too many, further passes search for a threshold that k to 3 k entries reach, and the k largest
-    of these are selected. The search starts near the last threshold, or from the Laplace estimate
-    (see ``ldte_bs``) if there is no last threshold.
+    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
+    that adds the gradient to the residual also collects the entries that reach a threshold slightly
+    below the previous step's, and the k largest of these are selected. If the pass collected too
+    few entries, too many, or none (on the first step, and sometimes in groups), further passes
+    search for a threshold that k to 3 k entries reach, and the k largest of these are selected. The
+    search starts near the previous step's threshold or, without one, at the Laplace estimate (see
+    ``ldte_bs``).
 
-    Paper: aji2017sparse.  Departs: k entries of each tensor are selected, instead of all entries
-    above one threshold for all tensors.
+    Paper: aji2017sparse.  Departs: k entries of each tensor are selected, while the paper uses one
+    threshold for all tensors.
     """
 
     paper = "aji2017sparse"
@@ -48,13 +50,13 @@ class TopK(ExactSelector):
         known, warm = None, context.warm
         if miss:
             first, known = miss.retry, miss.known
-        else:  # tensors of groups may have a last threshold, though their passes collect no entries
+        else:  # a tensor in a group may have a threshold although its pass collected no entries
             first = AIM * warm if warm else laplace_threshold(moments, count)
         band = Band(count, 2 * count, 3 * count)
         result = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
-        # The search may select up to 3 k entries.
+        # The search may have selected up to 3 k entries.
         selection, threshold = kernels.trim(result.selection, count, None)
         memo = context.margin_for(count)
         return Found(selection, threshold, result.passes, memo=memo)

@@ -1,1 +1,1 @@
-"""Checkpoints, and the states from which elastic runs resume."""
+"""Checkpoints, and the states from which an elastic run resumes."""

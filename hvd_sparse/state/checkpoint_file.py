@@ -3,12 +3,12 @@
     bytes     content (little-endian)
     8         b"HVDSPRS" and the version of this layout
     ...       the arrays, one after the other
-    ...       JSON: the states, with dtype, length and place in the file of every array
+    ...       JSON: the states; each array is replaced by its dtype, length and place in the file
     8         length of the JSON
     32        SHA-256 of all bytes before
 
-A file is written under a temporary name, flushed to the disk and renamed. Reading a file runs no
-code from it. The digest detects truncated and altered files; it does not authenticate them.
+A file is written under a temporary name, flushed to the disk and renamed. Reading a file never runs
+code from it. The digest detects damage, but it does not prove who wrote the file.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
-        """Write an array, and return a description for JSON, which takes its place in a state."""
+        """Write an array. Return its dtype, length and place, which replace it in the state."""
         array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, with the descriptions of ``add`` for arrays, and the digest."""
+        """Write the states, whose arrays are replaced by the results of ``add``, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -77,7 +77,8 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream whose content replaces ``path`` when the block ends without an error."""
+    """Open a stream to a temporary file, which replaces ``path`` if the block ends without an
+    error."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -86,8 +87,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            # Rename while the file is locked. Another writer would take an unlocked file for that
-            # of a killed writer, and remove it.
+            # Rename while the file is locked, because another writer removes unlocked temporary
+            # files as leftovers of killed writers.
             os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -101,12 +102,13 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """Create a temporary file beside the target, which stays locked until its writer ends."""
+    """Create a temporary file beside the target, and lock it until it is closed."""
     while True:
         handle, partial = tempfile.mkstemp(
             suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
         )
-        # If the file system does not support locks, ``_sweep`` removes no files either.
+        # If the file system does not support locks, continue without one: ``_sweep`` then cannot
+        # lock the file either, and does not remove it.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
@@ -118,8 +120,7 @@ def _sweep(target: Path) -> None:
     with os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
     for partial in left:
-        # An error means that the file's writer is running, or that another writer has removed the
-        # file.
+        # An error means that the file's writer still runs, or another writer has just removed it.
         with contextlib.suppress(OSError):
             handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
@@ -135,7 +136,6 @@ def _is_partial(name: str, target: str) -> bool:
 
 
 def to_bytes(*states: State) -> bytes:
-    """Return the bytes of a checkpoint file with the states of some or all ranks."""
     stream = io.BytesIO()
     writer = Writer(stream)
     writer.finish([with_arrays(state, writer.add) for state in states])
@@ -152,14 +152,14 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Read the states in a file; arrays are read-only. Raises CorruptCheckpoint or OSError."""
+    """Return the states in a file, with read-only arrays. Raises CorruptCheckpoint or OSError."""
     is_empty = not os.path.getsize(path)  # an empty file cannot be mapped
     content = np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, mode="r")
     return _parse(content, os.fspath(path))
 
 
 def from_bytes(data: bytes) -> Report:
-    """Return the state that ``to_bytes`` wrote. Raises CorruptCheckpoint, as ``read`` does."""
+    """Return the first state in the bytes that ``to_bytes`` returned. Raises CorruptCheckpoint."""
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
@@ -180,7 +180,7 @@ def _parse(content: np.ndarray, name: str) -> list[Report]:
         digest.update(content[start:end].tobytes())
     if digest.digest() != content[-DIGEST_BYTES:].tobytes():
         raise CorruptCheckpoint(
-            f"{name!r} is truncated or was altered: its digest does not match; use an older one"
+            f"{name!r} is truncated or was altered: its digest does not match; use an older file"
         )
     end = content.size - DIGEST_BYTES - LENGTH_BYTES
     length = int.from_bytes(content[end : end + LENGTH_BYTES].tobytes(), "little")
@@ -192,7 +192,9 @@ def _parse(content: np.ndarray, name: str) -> list[Report]:
             for state in json.loads(text)["states"]
         ]
     except MALFORMED as error:
-        raise CorruptCheckpoint(f"{name!r} holds no states of hvd_sparse: {error}") from error
+        raise CorruptCheckpoint(
+            f"{name!r} has no valid states of hvd_sparse ({error}): use an older file"
+        ) from error
 
 
 def _take(content: np.ndarray, told: State) -> np.ndarray:
@@ -202,13 +204,14 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
         or length < 0
         or not 0 <= place <= place + length * np.dtype(dtype).itemsize <= content.size
     ):
-        raise ValueError(f"an array of {length} {dtype} at {place}")
+        raise ValueError(f"it lists an array of {length} {dtype} values at byte {place}")
     return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)
 
 
 @dataclass(frozen=True)
 class Gatherer:
-    """Runs allgathers of values and of states under one name, one after the other."""
+    """Gathers values and states from all ranks, by allgathers that run one after the other under
+    one name."""
 
     _collective: Collective
     _name: str
@@ -218,15 +221,18 @@ class Gatherer:
         return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
 
     def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
-        """Send a value that JSON can hold to all ranks; return those of all ranks in rank order."""
+        """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
+        order. All ranks must call this."""
         line = json.dumps(value).encode() + b"\n"
         gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
         return [json.loads(line) for line in gathered.splitlines()]
 
     def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather every array, by tensor and name, even if a rank lacks it. All ranks must iterate.
+        """Gather the arrays of all ranks' states. All ranks must iterate to the end, because a rank
+        without an array sends an empty one.
 
-        told : the states of all ranks, in which [dtype, length] replaces every array
+        mine : this rank's state
+        told : the states of all ranks, with [dtype, length] in place of each array
         """
         for key in mine["model"]:
             sizes = {
@@ -254,8 +260,9 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Write the states of all ranks to one file, on rank 0, array by array. All ranks must call
-    this. If rank 0 fails, PeerFailure with its error is raised on all ranks."""
+    """Gather the states of all ranks, one array at a time; rank 0 writes them to one file. All
+    ranks must call this. If rank 0 cannot write, PeerFailure is raised on all ranks, with its
+    error."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -270,8 +277,8 @@ def gather_into_file(
                     for rank, array in arrays.items():
                         told[rank]["tensors"][key]["arrays"][array_name] = writer.add(array)
                 writer.finish(told)
-        # Catch any exception, because an invalid path may raise other errors than OSError, and the
-        # other ranks wait for the reason.
+        # Catch any exception, because the other ranks wait for the reason, and an invalid path may
+        # raise other errors than OSError.
         except Exception as error:
             if lost:
                 raise
@@ -282,14 +289,14 @@ def gather_into_file(
     failures = [words for words in gatherer.tell_all(failure) if words]
     if failures:
         raise PeerFailure(
-            f"rank 0 could not write the checkpoint: {failures[0]}; free the disk, or give a path "
-            "that rank 0 can write"
+            f"rank 0 could not write the checkpoint: {failures[0]}; free space on the disk, or "
+            "give a path that rank 0 can write"
         )
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts, and keep an error of gathering in ``lost``, because it cannot be sent to the
-    other ranks."""
+    """Yield the parts. If gathering fails, append the error to ``lost``, because it cannot be sent
+    to the other ranks then."""
     try:
         yield from parts
     except Exception as error:

@@ -1,18 +1,19 @@
 """Redistribution of the ranks' states if the number of ranks changes.
 
-The sum of the residuals that the optimizer will get is ``factor * sum over ranks (residual)``,
-where Horovod's factor is 1/N for Average and does not depend on N for Sum.  From N states, each of
-M new ranks gets
+When the residuals are sent, the optimizer gets their sum over the ranks, multiplied by Horovod's
+factor. On N ranks, this factor is 1/N for Average; for Sum, it does not depend on N. The product
+must not change when N ranks become M ranks. So every new rank gets the same residual:
 
-    Average:  the mean of the N            (1/M) * M * (sum / N)  =  (1/N) * sum
-    Sum:      the sum, divided by M        M * (sum / M)          =  sum
+    reduction  residual of each new rank       factor * sum over the new ranks
+    Average    the mean of the N residuals     (1/M) * M * (sum / N)  =  (1/N) * sum
+    Sum        the sum, divided by M           M * (sum / M)          =  sum
 
-Sums are computed in float64 and rounded once. Velocities are redistributed like residuals. For
-arrays that are the same on every rank, or each rank's estimate of the same quantity, new ranks get
-the mean. Thresholds and measured densities are reset.
+Sums are computed in float64 and rounded once. Velocities are redistributed like residuals. New
+ranks get the mean of arrays that are equal on all ranks, or are each rank's estimate of the same
+quantity. Thresholds and measured densities are reset.
 
-In an elastic run, ranks notice a lost worker at different times. Every rank therefore keeps,
-besides its last commit, the states from which another rank may resume (docs/adr/0017).
+In an elastic run, ranks notice a lost worker at different times. Therefore every rank keeps,
+besides its last commit, other states from which the ranks may have to resume (docs/adr/0017).
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo"))
 """Fields of a tensor that are reset when the number of ranks changes."""
 
 Point = list[Any]
-"""[generation, steps by tensor], where the generation numbers the worlds. It is a list because
-ranks exchange points as JSON."""
+"""The place of a state in the run: [generation, completed steps by tensor]. The generation counts
+how often the ranks have rejoined. A point is a list, because ranks exchange points as JSON."""
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute the states of all ranks to a world of another size, without loss.
+    """Redistribute the states of all ranks to another number of ranks. No residual is lost.
 
     states : ``Compressor.state_dict()`` of every rank, in any order
     world_size : number of new ranks
@@ -54,8 +55,8 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
 
     Raises
     ------
-    RankMismatch : the states are not those of all ranks of one world at one step
-    CorruptCheckpoint : one of them is not a valid state
+    RankMismatch : the states are not those of all ranks of one run at the same step
+    CorruptCheckpoint : a state is not valid
     """
     _check_one_world(states)
     ordered = sorted(states, key=lambda state: int(state["rank"]))
@@ -88,26 +89,26 @@ def _check_one_world(states: Sequence[State]) -> None:
     ranks = sorted(int(state["rank"]) for state in states)
     if ranks != list(range(int(first["world_size"]))):
         raise RankMismatch(
-            f"the states are those of the ranks {ranks}, of a world of {first['world_size']}: give "
-            "the state of each rank once"
+            f"the states are of ranks {ranks} of a run with {first['world_size']} ranks: give "
+            "each rank's state once"
         )
     for key in first["model"]:
         steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
         if len(steps) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has made {sorted(steps)} steps on the ranks: give states saved at "
-                "the same step"
+                f"tensor {key!r} has made {sorted(steps)} steps on different ranks: give states "
+                "saved at the same step"
             )
         arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
         if len(arrays) > 1:
             raise RankMismatch(
-                f"tensor {key!r} has other arrays on some ranks: give the states of all ranks of "
-                "one run"
+                f"tensor {key!r} has different arrays on different ranks: give the states of all "
+                "ranks of one run"
             )
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state; of the field "config", only the options that must be equal on all
+    """Return a field of a state. For "config", leave out the options that may differ between
     ranks."""
     if field != "config":
         return state.get(field)
@@ -136,7 +137,7 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
         arrays[name] = (total * weight).astype(np.asarray(example).dtype)
-    # Measured densities depend on the number of ranks.
+    # Reset the measured density, because it depends on the number of ranks.
     return {**given[0], **FORGOTTEN, "density": None, "arrays": arrays}
 
 
@@ -148,12 +149,12 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's state in the new world, by allreduces. All ranks must call
-    this.
+    """Return the tensors of this rank's new state, after the number of ranks has changed. The old
+    ranks' arrays are summed by allreduces, so all ranks must call this.
 
-    mine : this rank's state in the old world; None if it was not part of it
-    chosen : the old state of one of the ``holders`` ranks, with [dtype, length] in place of every
-        array
+    mine : this rank's old state; None if the rank is new
+    chosen : the old state of any old rank, with [dtype, length] in place of each array
+    holders : number of ranks that have an old state
     """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
@@ -173,8 +174,8 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps, and the generation of its world, which is 0 before the first
-    rejoining."""
+    """A state that this rank keeps. ``generation`` is 0 at first, and grows by 1 whenever the ranks
+    rejoin."""
 
     generation: int
     state: State
@@ -188,11 +189,12 @@ class Held:
 
 
 class Commits:
-    """This rank's commits, and the other states from which the ranks may resume.
+    """The states of this rank from which the ranks of an elastic run may resume.
 
-    Two commits are kept, because another rank may be one commit behind.  Until both belong to the
-    present world, two more states are kept: the one with which this world began, and the one at
-    which this rank noticed a failure, because another rank may have committed there.
+    The last two commits are kept, because another rank may be one commit behind. Until both were
+    made since the last rejoining, two more states are kept: the state after that rejoining, and the
+    state in which this rank noticed a failure, because another rank may have committed at that
+    step.
     """
 
     def __init__(self) -> None:
@@ -204,17 +206,18 @@ class Commits:
         self._loose: Held | None = None
 
     def commit(self, state: State) -> None:
-        """Keep a state as the last commit. The state must not be modified afterwards."""
+        """Keep a state as the last commit. The caller must not modify the state afterwards."""
         new = Held(self._generation, state)
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
         if older and older[0].generation == self._generation:
-            # Ranks are at most one commit apart, so every rank has committed in this world, and
-            # none resumes from an earlier world.
+            # Ranks are at most one commit apart, so every rank has committed since the last
+            # rejoining, and no rank resumes from an earlier state.
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
+        """Return the last commit. The present state, ``state``, is kept until the ranks have
+        rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live
@@ -225,13 +228,13 @@ class Commits:
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
-        """Return this rank's state in the new world. All ranks must call this.
+        """Return this rank's state after the ranks have changed. All ranks must call this.
 
-        state : this rank's present state, which has no tensors if the rank is new
+        state : this rank's present state; it has no tensors if the rank is new
 
         Raises
         ------
-        RankMismatch : on all ranks, if one of them lacks the state from which the others resume
+        RankMismatch : on all ranks, if a rank does not have the state from which the others resume
         """
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -261,7 +264,7 @@ class Commits:
         generation = 1 + max(point[0] for each in told for point in each["held"])
         joined = Held(generation, {**live.state, **place, "tensors": tensors})
         self._base, self._loose = mine, joined
-        # This allgather is a barrier: a rank that commits after it is sure that all ranks hold the
+        # This allgather is a barrier. After it, a rank may commit, because all ranks have the
         # joined state.
         gatherer.tell_all("joined")
         self._generation, self._is_rejoining = joined.generation, False
@@ -269,12 +272,12 @@ class Commits:
 
 
 def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
-    """Return the leader, from whose state all ranks resume, and the ranks that hold the state of
-    the same point."""
+    """Return the leader, from whose state all ranks resume, and the ranks that have their own state
+    of the same step. Raises RankMismatch if a rank should have it, but does not."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    # If there are ranks of the old world, ignore the states of new workers, which are from an older
-    # checkpoint.
+    # If some ranks were in the run before, ignore the states of new workers, which may have loaded
+    # an older checkpoint.
     old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]
@@ -284,9 +287,9 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     ]
     if lacking:
         raise RankMismatch(
-            f"the ranks {lacking} hold no state of the step that rank {leader} resumes from: "
+            f"ranks {lacking} have no state of the step from which rank {leader} resumes: "
             f"{_difference(told, leader, lacking)}; give the compressor to the elastic state, so "
-            "that all ranks resume from one commit; if it is there, a worker died in the last "
+            "that all ranks resume from one commit; if you did, a worker died in the last "
             "exchange of a step that only some ranks committed: start all ranks anew from a "
             "checkpoint"
         )
@@ -294,11 +297,9 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank took part in the world of a point.
-
-    States of generation 0 count only for points of generation 0, because later workers have them
-    too.
-    """
+    """Return whether a rank was in the run at ``point``, judging by the points of its kept states.
+    Kept points of generation 0 prove this only if ``point`` is of generation 0, because workers
+    that came later have such points too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held
@@ -311,4 +312,4 @@ def _difference(told: Sequence[State], leader: int, lacking: list[int]) -> str:
         made = sorted({each.get(key, 0) for each in steps.values()})
         if len(made) > 1:
             return f"tensor {key!r} has made {made} steps on the remaining workers"
-    return "theirs are of another rejoining"
+    return "their states are from another elastic restart"

@@ -1,5 +1,5 @@
-"""Validation of a saved state (``Compressor.state_dict``): its form, and its fit to a
-compressor."""
+"""Checks of a saved state (``Compressor.state_dict``): whether it is well-formed, and whether it
+fits a compressor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE_VERSION = 2
 CHUNK = 1 << 20
 """Number of entries that are checked at once, which bounds the memory."""
 ADDED = "largest"
-"""An array that states of older versions lack, because its memories did not have it."""
+"""Name of an array that saved states of older versions lack, because memories did not have it."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -45,13 +45,13 @@ OF_COMPILED = "_orig_mod."
 
 
 def bare(name: str) -> str:
-    """Return a parameter's name without the prefixes of ``torch.compile``."""
     return name.replace(OF_COMPILED, "")
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return the state with the compressor's names of tensors, if the names differ only in the
-    prefixes of ``torch.compile``; otherwise the state itself."""
+    """Return the state with its tensors renamed to the compressor's names, where the names differ
+    only in the prefixes of ``torch.compile``. A malformed or ambiguous state is returned
+    unchanged."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -81,16 +81,16 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded on this rank. Raises CorruptCheckpoint if the
-    state has NaN or Inf.
+    """Return the reasons why a state cannot be loaded on this rank; none if it can. Raises
+    CorruptCheckpoint if the state is malformed, or has NaN or Inf.
 
     place : this process's rank, and the number of ranks
-    kept : for every tensor, the number of entries whose residual this rank keeps
-    strict : the state must have the same tensors as the compressor
+    kept : for each tensor, the number of entries whose residual this rank keeps
+    strict : whether the state must have the same tensors as the compressor
     """
     if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
         version = state.get("version") if isinstance(state, Mapping) else None
-        return [f"it has version {version!r}, this build reads {STATE_VERSION}"]
+        return [f"its version is {version!r}, but this version of hvd_sparse reads {STATE_VERSION}"]
     check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
     unknown = [key for key in state["tensors"] if key not in kept and strict]
@@ -130,13 +130,14 @@ def _of_place(state: State, place: tuple[int, int]) -> list[str]:
     rank, world_size = place
     if state["world_size"] != world_size:
         return [
-            f"it is of a world of {state['world_size']} ranks, this one has {world_size}: "
+            f"it was saved with {state['world_size']} ranks, and this run has {world_size}: "
             "save(path) and load(path) redistribute the states of all ranks, as "
             "state.redistribution.redistribute does"
         ]
     if state["rank"] != rank:
         return [
-            f"it is rank {state['rank']}'s, this is rank {rank}: residuals belong to their rank"
+            f"it was saved on rank {state['rank']}, and this is rank {rank}: load each rank's own "
+            "state, because residuals differ between ranks"
         ]
     return []
 
@@ -160,14 +161,15 @@ def _of_lengths(
             elif name not in arrays:
                 found += [f"{its} is missing"] * (name != ADDED)
             elif length not in known[name]:
-                found.append(f"{its} has {length} entries, the tensor {known[name][0]}")
+                found.append(f"{its} has {length} entries, but the tensor has {known[name][0]}")
     return found
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays, by name, for ``kept`` entries of a tensor."""
-    # Create the state of a tensor of one entry to get the names of the arrays, because it needs
-    # little memory.
+    """Return, by name, the valid lengths of a memory's arrays for a tensor of which this rank keeps
+    ``kept`` entries."""
+    # To learn the arrays' names, create the memory's state for a tensor of one entry, which is
+    # cheap.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 
@@ -206,7 +208,7 @@ def check_form(state: State) -> None:
     wrong += [words for key, tensor in tensors.items() for words in _wrong_with(key, tensor)]
     if wrong:
         raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older one"
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older state"
         )
 
 
@@ -278,7 +280,6 @@ def _is_numbers(value: object) -> bool:
 
 
 def _is_memo(value: object) -> bool:
-    """Return whether a value is None, a number, a list of numbers, or a mapping to these."""
     if isinstance(value, Mapping):
         return all(
             isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)

@@ -1,4 +1,4 @@
-"""Buckets: groups of tensors that share a message."""
+"""Buckets: groups of tensors whose entries are sent in one message."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload at which a bucket is full; start-up costs of larger messages do not matter."""
+"""Expected payload, in bytes, from which a bucket takes no further tensor, because the start-up
+cost of larger messages is negligible."""
 
 MOST_GROUPS = 2**53
-"""Upper bound on the number of groups, because floats divide the tensors among groups."""
+"""Largest number of groups, because ``_equal`` computes in float64, which is exact up to it."""
 
 
 def one_per_tensor(
@@ -27,8 +28,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring compressed tensors, from the last registered to the first, because
-    backward passes make gradients in about this order, so a bucket is complete early."""
+    """Merge neighbouring compressed tensors into buckets, from the last registered to the first,
+    because backward passes compute gradients in about this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -45,11 +46,11 @@ def merge_small(
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets of ``configuration.groups``; InvalidOption for unknown names. A compressed
-    tensor outside all groups has its own bucket."""
+    """Return the buckets for the option ``groups``, as positions of tensors. A compressed tensor
+    that no group names has its own bucket. Raises InvalidOption for unknown names."""
     groups = configuration.groups
     if groups is None and configuration.hides:
-        return one_per_tensor(specs, configuration)  # densities are set layer by layer
+        return one_per_tensor(specs, configuration)  # each layer has its own density
     if groups is None or groups == PLANNED:  # until there is a plan
         return merge_small(specs, configuration)
     each = one_per_tensor(specs, configuration)
@@ -59,8 +60,8 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
     unknown = [name for names in groups for name in names if name not in positions]
     if unknown:
         raise InvalidOption(
-            f"groups names {', '.join(map(repr, unknown))}, which no tensor is called; there are: "
-            f"{', '.join(positions)}"
+            f"groups names {', '.join(map(repr, unknown))}, but no tensor has this name; there "
+            f"are: {', '.join(positions)}"
         )
     compressed = {position for (position,) in each}
     named = [
@@ -76,7 +77,7 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """Return at most this many groups of neighbours of about equal bytes, the last tensor first."""
+    """Divide neighbouring tensors into at most ``groups`` buckets of about equal expected bytes."""
     members = [specs[position] for position in reversed(positions)]
     sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
@@ -91,13 +92,13 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups that cannot form one vector."""
+    """Raise InvalidOption if selection is over groups, but a group's vectors cannot be joined."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:
             raise InvalidOption(
-                f"select_over is 'group', and {reason}: name groups without these together, or use "
-                "select_over='tensor'"
+                f"select_over is 'group', but {reason}: give groups that separate these tensors, "
+                "or use select_over='tensor'"
             )
 
 
@@ -113,8 +114,9 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
             )
     if numel >= INDEX_LIMIT:
         return (
-            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} have "
-            f"{numel} entries together, where indices of 32 bits number at most {INDEX_LIMIT - 1}"
+            f"the {len(members)} tensors of a group from {first.key!r} to {members[-1].key!r} "
+            f"have {numel} entries together, more than the {INDEX_LIMIT - 1} that indices of 32 "
+            "bits allow"
         )
     return None
 

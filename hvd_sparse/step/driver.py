@@ -1,9 +1,9 @@
-"""Runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
+"""The driver runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange as soon as the bucket is full. The first ``decompress`` of a
-step runs all exchanges of the step, phase by phase, in registration order. Horovod asks for results
-in the order of its hooks, which differs between ranks; if the exchanges ran in that order, ranks
-would wait for each other.
+``compress`` starts a bucket's exchange as soon as the gradients of all tensors of the bucket are
+there. The first ``decompress`` of a step finishes all exchanges of the step, in the order of the
+buckets' numbers, which is the same on all ranks. Horovod calls ``decompress`` in the order of its
+hooks, which differs between ranks. In that order, two ranks could wait for each other forever.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from hvd_sparse.wire.padding import Padding
 Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
-"""The argument ``parameter`` for memories that need none."""
+"""Passed as ``parameter`` if the memory does not need the tensor's value."""
 
 
 class Conversation(Generic[Result]):
-    """An exchange in progress, and the collective that it waits for."""
+    """A running exchange; ``pending`` is the collective for which it waits."""
 
     def __init__(
         self, generator: Generator[Request, np.ndarray, Result], collective: Collective, name: str
@@ -65,7 +65,8 @@ class Conversation(Generic[Result]):
 
 
 class Driver:
-    """Runs a step's exchanges over a collective; ``name`` begins the names of all collectives."""
+    """Runs the exchanges of one compressor. ``name`` is part of the names of its collectives, by
+    which Horovod matches the ranks' calls."""
 
     def __init__(
         self, step: Step, collective: Collective, name: str, padding: Padding | None = None
@@ -76,7 +77,7 @@ class Driver:
         self._padding = padding
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
-        """Full buckets whose data is still being copied from a device."""
+        """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
         # Known from the first step on; a process outside the process set has none.
         self._rank = self._world_size = -1
@@ -93,7 +94,6 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Call ``Step.compress``, and start the bucket's exchange if the bucket is now full."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.compress(
@@ -129,7 +129,6 @@ class Driver:
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Call ``Step.poison``, and begin a step if the ticket belongs to a new one."""
         if self._rank < 0:
             self._look_around()
         wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
@@ -145,10 +144,9 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; on a sparse step in ``TensorStep.out``, if the
-        frontend has set this array. On any error the whole step is rolled back before the error is
-        raised. With ``is_dropped``, no rank uses the result, so the step has no effect, and the
-        result is empty."""
+        """Return the reduced gradient of a tensor, flat. On any error, the step of all tensors is
+        rolled back before the error is raised. ``is_dropped`` means that no rank uses the result:
+        an empty array is returned, and the tensor's next step rolls this one back."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -170,20 +168,20 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        """Return whether the results of all started phases have arrived."""
         under_way = self._under_way.values()
         return all(each.pending.is_done() for each in under_way if each.pending is not None)
 
     def forget(self) -> None:
-        """Drop all exchanges, because Horovod was restarted and no exchange will end."""
+        """Drop all running exchanges. They can never end, because Horovod was restarted."""
         self._under_way.clear()
         self._coming.clear()
         self._current = None
         self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error for a gradient of an unregistered tensor. The messages of all
-        buckets report it, because each other rank waits for one of them."""
+        """Raise this rank's error about a gradient of an unregistered tensor, after starting the
+        exchanges of all buckets. Their messages report the error, and other ranks may wait for any
+        of them."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -196,9 +194,9 @@ class Driver:
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
-        """Finish the exchanges, because the other ranks wait for them; then roll the step back, and
-        raise the error, or an earlier one. A tensor's reduced carrier (``carried``) is checked
-        before."""
+        """Finish the step's exchanges, because the other ranks wait for them. Then roll the step
+        back, and raise ``error``, or the error of the exchanges if they fail. ``carried`` is a
+        ticket with its reduced carrier, which is checked first."""
         try:
             if carried is not None:
                 self.step.report(*carried)
@@ -210,7 +208,8 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Begin a step; first finish the exchanges of a failed step, which have the same names."""
+        """Make ``run`` the current step. First finish the exchanges that a failed step has left
+        behind, because the exchanges of the new step have the same names."""
         self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:
@@ -234,7 +233,6 @@ class Driver:
         self._under_way[bucket] = Conversation(generator, self.collective, name)
 
     def _drive(self, run: StepRun) -> None:
-        """Finish all exchanges of a step, then raise the first failure."""
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
@@ -274,7 +272,6 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        """Wait for a phase of a bucket's exchange; return whether it was the last."""
         conversation = self._under_way[bucket]
         try:
             conversation.step(self.step.configuration.timeout_s)

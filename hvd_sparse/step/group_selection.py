@@ -1,8 +1,9 @@
-"""Group selection: one selection from the accumulated vectors of several tensors.
+"""Group selection: one selection from the vectors (residual + gradient) of several tensors.
 
-Residuals, messages and steps stay with each tensor. Usually the vectors are not joined: the passes
-that add the gradients extract the entries that reach the group's last threshold, and the selection
-is made from these entries.
+Each tensor keeps its own residual, its own frame in the message, and its own number of steps.
+Usually the vectors need not be joined. The kernel that adds a tensor's gradient to its residual
+also extracts the entries that reach the group's last threshold, and the selection is made from
+these entries.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from hvd_sparse.types import Selection, TensorSpec
 def send_merged(
     pipeline: Pipeline, tickets: Sequence[TensorStep], rank: int, world_size: int
 ) -> None:
-    """Select from the accumulated vectors of all tickets at once, and encode each tensor's share.
-    The tensors have one dtype, and the same order on all ranks."""
+    """Make one selection from the accumulated vectors of all tickets, and encode each tensor's
+    share of it. All vectors have the same dtype; the tickets have the same order on all ranks."""
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]
@@ -51,7 +52,7 @@ def send_merged(
     rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
     context = Context(pipeline.kernels, moments, warm, memo, rng, spec=spec)
     aim = selector.aim(spec.numel, warm, memo)
-    # Only if the passes of all tensors had this threshold.
+    # The extracted entries can be used only if all of them were extracted at this threshold.
     if aim and any(each.aim is None or each.aim.threshold != aim.threshold for each in tickets):
         aim = None
     found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
@@ -70,7 +71,7 @@ def send_merged(
         outgoing.norm = ticket.norm  # as in the carrier: measured before entries were removed
         sent.append(outgoing)
         start += vector.size
-    for ticket, outgoing in zip(tickets, sent):  # all or none
+    for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None
 
 
@@ -88,7 +89,6 @@ def _selector_of_all(
 
 
 def name_of(specs: Sequence[TensorSpec]) -> str:
-    """Return the name of a group of tensors; for a single tensor, its key."""
     if len(specs) == 1:
         return specs[0].key
     text = "\n".join(f"{spec.key} {spec.numel}" for spec in specs)
@@ -102,7 +102,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Select from the entries that the passes extracted; return None if a search is needed."""
+    """Select from the extracted entries; return None if the whole vectors must be searched."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:
@@ -118,7 +118,6 @@ def _cut_of_all(
 
 
 def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    """Return the number of extracted entries, as a hint for the search."""
     count = sum(taken.count for taken in lists if taken is not None)
     if count > aim.capacity:
         return Miss(aim, None)

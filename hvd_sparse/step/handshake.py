@@ -25,12 +25,12 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return all settings that must be equal on all ranks, JSON-serializable."""
+    """Return everything that must be equal on all ranks, JSON-serializable."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
-        "subnormal numbers": "kept" if keeps_subnormals() else "taken for zero",
+        "subnormal numbers": "kept" if keeps_subnormals() else "treated as zero",
         "name": name,
         "configuration": {
             option: v for option, v in configuration.describe().items() if option not in LOCAL
@@ -41,24 +41,26 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers or flushes them to zero, as after
-    ``torch.set_flush_denormal`` or with fast-math compiler flags. Ranks that differ in this compute
-    different sums of the same messages."""
+    """Return whether this thread computes with subnormal numbers, and does not flush them to zero.
+    ``torch.set_flush_denormal`` and compilers' fast-math flags switch this. Ranks that differ in it
+    would compute different sums of the same messages."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: Report) -> Generator[AllGather, np.ndarray, None]:
-    """Compare the documents of all ranks, as an exchange; RankMismatch names the differences."""
+    """Compare the documents of all ranks. Raises RankMismatch, which lists the differences. Like an
+    exchange, this is a generator that yields requests for collectives."""
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     # Digests first, because the documents are long and nearly always equal.
     digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (digests.reshape(-1, DIGEST_BYTES) == digests[:DIGEST_BYTES]).all():
         return
-    # Each ends with a zero, which JSON escapes, because an allgather does not mark a rank's part.
+    # A zero byte ends each document, because an allgather does not mark where a rank's part ends.
+    # JSON escapes zero bytes, so a document has none.
     gathered = yield AllGather(np.frombuffer(text + b"\0", np.uint8))
     documents = [each.splitlines() for each in gathered.tobytes().decode().split("\0")[:-1]]
     raise RankMismatch(
-        "the ranks do not run the same thing: "
+        "the ranks run different programs or options: "
         + "; ".join(_differences(documents))
         + ". Build the same model and the same compressor, with the same options, on every rank"
     )

@@ -3,7 +3,11 @@
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
 With an exchange that ``settles_later``, memory.update runs after the exchange. With an exchange
-that ``sums_first``, the pipeline starts with the sum. ``receiver`` decodes and sums in rank order.
+that ``sums_first``, the pipeline starts with the gradient that the exchange has summed.
+``step.receiver`` decodes the frames of all ranks and sums them in the order of ranks.
+
+The pass over a tensor is the kernel call that adds the gradient to the residual. With an aim, it
+also extracts the entries that reach the aim's threshold.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""A pass extracts at most one entry in this many of a tensor for its group's selection."""
+"""For a group's selection, a pass may extract one in this many entries of a tensor, even if the
+tensor's own aim has a smaller capacity."""
 
 
 class Pipeline:
@@ -42,10 +47,10 @@ class Pipeline:
         self.kernels = kernels
         self.spans = Spans()
         self.observes = configuration.telemetry is True
-        """Whether telemetry measures norms and staleness; changes between steps."""
+        """Whether telemetry measures norms and staleness; may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Whether a gradient is checked for NaN and Inf before its pass, because the pass would
-        spoil the only buffer."""
+        """Whether a gradient is checked for NaN and Inf before the pass, because without
+        ``rollback`` there is a single buffer, which NaN would spoil."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
@@ -53,8 +58,8 @@ class Pipeline:
         self.exchange = exchange
         is_simple = exchange.selects_everywhere and not exchange.settles_later
         self.selects_late = is_simple and not exchange.sums_first
-        """Whether selection may wait until the bucket's message is made; then the carrier, which
-        leaves earlier, has neither norms nor a flag for NaN and Inf."""
+        """Whether selection may wait until the bucket's message is made. The carrier is sent before
+        that, so it then has neither the norm nor the flag for NaN and Inf."""
 
     def send(
         self,
@@ -68,9 +73,12 @@ class Pipeline:
         parts: StepParts | None = None,
         accumulated: Accumulated | None = None,
     ) -> Outgoing:
-        """Process a flat gradient, which is not kept, and return this rank's contribution. A
-        gradient that ``is_summed`` is a sum of this rank's part, for exchanges that sum first.
-        ``accumulated`` is the result of the pass, if ``begin`` has launched it."""
+        """Process a tensor's flat gradient, and return this rank's contribution to the step.
+
+        is_summed : the gradient is the sum that an exchange with ``sums_first`` has computed for
+            this rank's part of the tensor
+        accumulated : the result of the pass, if ``begin`` has launched it
+        """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, world_size, dense=dense)
         if dense:
@@ -108,20 +116,19 @@ class Pipeline:
             if holds:
                 sent.surplus = _surplus(accumulated, found)
             return sent
-        # The extracted entries are in no other place.
         except Exception:
             self._put_back(accumulated)
             raise
 
     def begin(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
-        """Launch the pass of a tensor on its device, without a wait."""
+        """Launch a tensor's pass on its device; return before the pass ends."""
         state = ticket.state
         aim = _aim_of(state, ticket.parts.selector, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
 
     def wait(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
-        """Accumulate a gradient, for ``group_selection``."""
+        """Add a gradient to its residual; ``group_selection`` selects and encodes later."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
         ticket.norm = self._norm(ticket.accumulated.vector)
@@ -129,8 +136,8 @@ class Pipeline:
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
     ) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum first; on a dense step the residual is
-        added to this rank's part."""
+        """Return the whole gradient, for exchanges that sum before they select. On a dense step,
+        this rank's residual is added to its part."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -144,7 +151,8 @@ class Pipeline:
         return Outgoing(dense=whole, entries=state.spec.numel)
 
     def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
-        """Return a stand-in for a gradient with NaN or Inf, which the carrier's flag reports."""
+        """Return an empty contribution in place of a gradient with NaN or Inf. The carrier's flag,
+        or the missing frame, reports the NaN or Inf to the other ranks."""
         spec, exchange = state.spec, self.exchange
         zeros = np.zeros(spec.numel, spec.accumulator)
         if dense:
@@ -154,8 +162,8 @@ class Pipeline:
         if not exchange.settles_later and not exchange.sums_first:
             return Outgoing(parts.codec.encode(nothing.selection, self.kernels), found=nothing)
         if exchange.shares_indices and parts.selector.has_shared_indices:
-            # The other ranks send values at shared indices, and an allreduce needs equally many
-            # here.
+            # The other ranks send values at shared indices, and an allreduce needs as many values
+            # from this rank.
             selector, (warm, memo) = parts.selector, state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
@@ -184,8 +192,9 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether surplus entries of a device's pass may be added back with the sums: the
-        vector is not read before, and a failed step discards it."""
+        """A pass on a device may extract more entries than are selected. Return whether the others
+        may be added back to the vector later, in one launch with the bucket's sums. This requires
+        that no code reads the vector before, and that a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -194,9 +203,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's threshold, for a tensor last selected in a group. None
-        without ``rollback``, which could lose the extracted entries, and with telemetry, whose
-        norms need the whole vector."""
+        """Return an aim at the group's last threshold; None if the tensor was not last selected in
+        a group. Also None without ``rollback``, because an error could lose the extracted entries,
+        and with telemetry, because its norms need the whole vector."""
         if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -204,7 +213,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add extracted entries back, of which ``rollback=False`` keeps no other copy."""
+        """Add the extracted entries back, because without ``rollback`` no other buffer has them."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -217,8 +226,8 @@ class Pipeline:
         world_size: int,
         selected_in: str,
     ) -> Outgoing:
-        """Encode a tensor's selection, and keep the rest in the memory. The selection is this
-        tensor's share of one from the vector named ``selected_in``."""
+        """Encode a tensor's selected entries, and keep the others in the memory. ``selected_in``
+        names the vector that they were selected from: the tensor's key, or its group's name."""
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
@@ -226,7 +235,7 @@ class Pipeline:
             found = _bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
-            # The exchange determines which entries leave, so until then the vector holds all.
+            # The exchange determines which entries are removed, so until then the vector keeps all.
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
             return Outgoing(
@@ -263,8 +272,8 @@ class Pipeline:
     def settle(
         self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
     ) -> None:
-        """Update the memory after an exchange that settles later; ``left`` has the entries that
-        leave this rank, with the selector's values."""
+        """Update the memory after an exchange that settles later. ``left`` has the entries to
+        remove from the residual, ``returned`` those to add back."""
         if left is not None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
             changes_values = parts.selector.changes_values
@@ -285,7 +294,7 @@ def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Me
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector of a pass, and the entries that were extracted but not selected."""
+    """Return the vector, and its entries that were extracted but not selected; None without any."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -295,8 +304,8 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Select from the entries that the pass extracted, or else from the whole vector. With
-    ``holds``, surplus entries of the pass are not added back here."""
+    """Select from the entries that the pass extracted if they suffice, otherwise from the whole
+    vector. Unselected entries are added back, unless ``holds``: then the caller adds them later."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -335,8 +344,8 @@ def cut_down(
     kernels: Kernels,
     into: np.ndarray | None,
 ) -> Found:
-    """Return the entries that a selector's decision keeps, with their values as sent; the others
-    are added back to the vector ``into``, if any."""
+    """Return the extracted entries that the selector's decision ``cut`` keeps, with the values to
+    send. The others are added back to the vector ``into``, unless it is None."""
     selection, threshold = taken, aim.threshold
     if cut.count < taken.indices.size:
         selection, threshold = kernels.trim(taken, cut.count, into)
@@ -351,11 +360,10 @@ def cut_down(
 
 
 def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernels) -> Found:
-    """Cut a selection to its ``most`` largest entries; the others stay in the vector."""
     chosen = found.selection
     if most is None or chosen.count <= most:
         return found
-    is_zero = chosen.values == 0  # zeros lose nothing by not being sent
+    is_zero = chosen.values == 0  # a zero need not be sent
     if is_zero.any():
         chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
     if chosen.count > most:
@@ -369,7 +377,7 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     if not bad:
         what = f"gradient + residual leaves the range of {gradient.dtype}"
     error = NonFiniteGradient(
-        f"tensor {spec.key!r}: {what}; look for the step's loss, lower the learning rate, or clip "
+        f"tensor {spec.key!r}: {what}; check the step's loss, lower the learning rate, or clip "
         "gradients before they are compressed"
     )
     error.is_of_gradient = bad > 0
@@ -379,8 +387,7 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
 def _observe(
     state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
 ) -> tuple[float, float, int]:
-    """Return ``Outgoing.observed``, before the memory keeps the rest. If ``is_taken``, the vector
-    has zeros at the sent entries."""
+    """Return ``Outgoing.observed``. If ``is_taken``, the vector has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)
@@ -395,11 +402,11 @@ def _squared(x: np.ndarray) -> float:
 
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
-    """Return a selector's generator for one step of a tensor; without a rank, the same on all
-    ranks. It is counter-based, so the order of hooks does not matter."""
+    """Return a selector's random generator for one step of a tensor. If ``rank`` is None, it is the
+    same on all ranks. Its numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
-    # Philox counts draws in the lowest words, so steps and ranks would only overlap after 2**128
-    # draws.
+    # Philox counts draws in the two lowest words, so the numbers of two steps or ranks would
+    # overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]
     return np.random.Generator(
         np.random.Philox(key=np.frombuffer(digest[:16], np.uint64), counter=counter)

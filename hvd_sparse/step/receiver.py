@@ -22,11 +22,12 @@ from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
-"""Bounds that leave float32 and bfloat16, and float16, room for rounding."""
+"""Results below these magnitudes are in the range of float32 and bfloat16 (``MOST``) and float16
+(``MOST_HALF``), even after rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
-"""Largest usual factor of a sum; Horovod's default factors are at most 1."""
+"""Sums with a larger factor are checked for overflow; Horovod's default factors are at most 1."""
 
 Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
@@ -47,7 +48,8 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Accept the results of an exchange; keep the entries that did not leave this rank."""
+        """Store the results of a bucket's exchange. If the exchange determines the sent entries,
+        update the memories too."""
         bucket.arrivals = arrivals
         if not self.pipeline.exchange.settles_later:
             return
@@ -55,14 +57,15 @@ class Receiver:
             for position, arrival in arrivals.items():
                 ticket = bucket.sending[position]
                 if not (ticket.is_finite and arrival.is_finite):
-                    continue  # the step leaves no trace
+                    continue  # the step has no effect
                 # A tensor's next step may have begun while this exchange was running.
                 if self.transactions.is_current(position, ticket.run):
                     state = self.transactions.staged(position)
                     self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the joint report of all ranks' carriers; raises as ``CarrierLayout.read``."""
+        """Return the content of the reduced carrier. Raises the errors of
+        ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -75,9 +78,9 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat, of the accumulator's dtype. ``reduced`` is
-        Horovod's result for the array that ``compress`` returned; ``parameter`` is the tensor's
-        value, flat, for memories that need it."""
+        """Return the reduced gradient of a tensor, flat. ``reduced`` is Horovod's result for the
+        array that ``compress`` returned; ``parameter`` is the tensor's value, flat, if the memory
+        needs it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.
@@ -91,7 +94,8 @@ class Receiver:
         else:
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
-            # Ticket and bucket refer to each other, and would keep the array until a collection.
+            # Ticket and bucket refer to each other, so the array would live until Python collects
+            # cycles.
             result, ticket.out = self._place(ticket), None
         run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
@@ -116,8 +120,8 @@ class Receiver:
             raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
         if report.failures:
             raise PeerFailure(
-                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; their own "
-                "output says why"
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; see their "
+                "output for the reason"
             )
         world_size = ticket.layout.world_size
         if world_size > 1:  # one rank's sum is its average
@@ -132,8 +136,9 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum, and return an upper bound of its magnitudes; None, on all ranks, if
-        the sum leaves the range of floats. ``factor`` is that of the carriers."""
+        """Write the sum of a tensor's entries to its result array. Return an upper bound of the
+        magnitudes in the sum, or None, on all ranks, if the sum overflows. ``factor`` is the factor
+        that Horovod applied to the sum of the carriers."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -166,9 +171,10 @@ class Receiver:
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
-        """Write the sums of a bucket's tensors together; return the factor and bound of each. All
-        have the factor of the first carrier; if another carrier has another factor, its tensor is
-        summed again. Sums that may overflow, and traced tensors on the host, are left out."""
+        """Write the sums of a bucket's tensors in one call, with the factor of the first carrier.
+        Return the factor of each sum, and an upper bound of its magnitudes. ``_sum`` repeats sums
+        that need another factor, and computes those that are left out here: sums that may overflow,
+        and traced tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -189,7 +195,9 @@ class Receiver:
         }
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Collect the surplus entries of device passes, once, for steps that have not failed."""
+        """Return entries that must be added back to their vectors, because a pass extracted them
+        and they were not selected. Each is returned once. Entries of failed steps are left out,
+        because their vectors are discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -203,8 +211,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced by itself. The result,
-        which is the same on all ranks, is checked for NaN and Inf, because there is no carrier."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed. The result
+        is checked for NaN and Inf, because no carrier reports them; it is the same on all ranks."""
         is_number = is_finite(reduced)
         if is_number and not self.finishes:
             return reduced
@@ -224,21 +232,21 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then multiply by the loss scale. A step with NaN or Inf
-        leaves no trace, on all ranks, because they check the same bits. ``most`` is an upper bound
-        of the magnitudes."""
+        """Apply the memory's ``finish``, then multiply by the loss scale. If the result has NaN or
+        Inf, the step has no effect on any rank, because all ranks check the same bits. ``most`` is
+        an upper bound of the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes:
             state = self.transactions.staged(ticket.position)
             is_compressed = ticket.bucket is not None
             try:
-                with np.errstate(over="ignore", invalid="ignore"):  # looked at below
+                with np.errstate(over="ignore", invalid="ignore"):  # checked below
                     finished = state.memory.finish(
                         reduced, parameter, is_compressed, self.pipeline.kernels
                     )
                 is_touched, reduced = finished is not reduced, finished
-            except NonFiniteGradient:  # it would spoil the only buffer there is
+            except NonFiniteGradient:  # raised before NaN spoils the only buffer
                 is_finite = False
         if is_finite and ticket.scale != 1.0:
             with np.errstate(over="ignore"):
@@ -253,17 +261,17 @@ class Receiver:
         if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
             if self.has_replica and ticket.bucket is not None and ticket.state is not None:
                 is_due = (ticket.state.steps + 1) % self.configuration.check_replicas_every == 0
-                # Between checks a 0, in which all ranks agree.
+                # A 0 between two checks, the same on all ranks.
                 checksum = crc32(reduced.tobytes()) & CHECKSUM_MASK if is_due else 0
                 self.applied[ticket.key] = checksum
             return reduced
         if self.configuration.on_nonfinite == "raise":
-            how = "" if ticket.bucket is not None else ", which travels dense"
+            how = "" if ticket.bucket is not None else ", which is sent dense"
             error = NonFiniteGradient(
-                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf among "
-                f"its {spec.numel} entries, or leaves the range of {spec.dtype}; look for the "
-                "step's loss, lower the learning rate or the loss scale, or clip gradients before "
-                "they are compressed"
+                f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf "
+                f"among its {spec.numel} entries, or leaves the range of {spec.dtype}; check the "
+                "step's loss, lower the learning rate or the loss scale, or clip gradients "
+                "before they are compressed"
             )
             self.transactions.fail(ticket.run, error)
             raise error
@@ -282,9 +290,9 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
-    """Write one sum, and return an upper bound of its magnitudes, infinite if unknown.
-    CorruptPayload if a payload does not fit; NonFiniteGradient, on all ranks, if the sum overflows,
-    and then ``out`` is unchanged."""
+    """Write one sum, and return an upper bound of its magnitudes, infinite if unknown. Raises
+    CorruptPayload if a payload is not for this tensor. If the sum overflows, all ranks raise
+    NonFiniteGradient and leave ``out`` unchanged."""
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
@@ -295,16 +303,16 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and put the entries back that a pass on a device took
-    but did not select. Return for each sum an upper bound of its magnitudes, or None if the sum was
-    not written, because a payload is corrupt or the sum may overflow."""
+    """Write the sums of a bucket's tensors, and add ``surplus`` entries back to their vectors.
+    Return for each sum an upper bound of its magnitudes, or None if the sum was not written,
+    because a payload is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
             continue
         try:
             arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
-        except CorruptPayload:  # raised again for the tensor
+        except CorruptPayload:  # ``_sum`` raises it again, for its tensor
             continue
         if abs(factor) <= MOST_FACTOR and most < math.inf:
             bounds[place] = most * abs(factor)
@@ -315,12 +323,11 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
-    """Write the sums that one call of the engine can write: plain frames, on the host."""
     bounds: list[float | None] = [None] * len(sums)
     engine = rows_of(kernels)
     if engine is None:
         return bounds
-    # By dtype and codec: the places of the results, their rows, and the rows' frames.
+    # For each dtype and codec: the sums' places in ``sums``, their rows, and the rows' frames.
     tables: dict[tuple[np.dtype, Codec], tuple[list[int], list[Row], list[tuple[int, int]]]] = {}
     for place, (_, codec, parts, out, factor) in enumerate(sums):
         if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
@@ -342,7 +349,6 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
 
 
 def _check_range(spec: TensorSpec, parts: list[Selection], factor: float, kernels: Kernels) -> None:
-    """Raise NonFiniteGradient if the sum, or its product with the factor, is not finite."""
     out = aligned_empty(spec.numel, spec.accumulator)
     for each in (1.0, factor):
         with np.errstate(over="ignore", invalid="ignore"):
@@ -361,9 +367,9 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor; CorruptPayload if a part is not for this tensor. Return the
-    parts, with indices in the whole tensor, and an upper bound, up to rounding, of the magnitudes
-    in their sum; the bound is infinite or NaN if the sum may overflow."""
+    """Decode the parts of a tensor. Return them with indices in the whole tensor, and an upper
+    bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the sum
+    may overflow. Raises CorruptPayload if a part is not for this tensor."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start
@@ -371,10 +377,10 @@ def _gather(
             sent = decode_for(spec.key, numel, dtype, codec, sent, kernels)
         elif sent.numel != numel or sent.values.dtype != dtype:
             raise CorruptPayload(
-                f"tensor {spec.key!r} has {numel} entries of {dtype}; a payload for it is for "
+                f"tensor {spec.key!r} has {numel} entries of {dtype}, but a payload for it has "
                 f"{sent.numel} of {sent.values.dtype}"
             )
-        # If the sums of squares are in range, the sum is by far.
+        # If the sums of squares do not overflow, the sum of the parts is far from overflowing.
         most += math.sqrt(sent.values.dot(sent.values))
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)

@@ -1,4 +1,4 @@
-"""Records of one step: its buckets, its tensors, and their outcome."""
+"""Records of one step: its buckets, and a ticket for each gradient."""
 
 from __future__ import annotations
 
@@ -21,35 +21,41 @@ MOST_ERRORS = 3
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 Answer = Union[Taking, Moments]
-"""The result of a pass on a device; reading an attribute waits for the device."""
+"""The result of a pass on a device. Reading an attribute waits for the device."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: its name, its contribution (None on a dense step),
-the number of entries whose residual this rank keeps, and the bytes of its dense vector."""
+"""A tensor's completed step, for the counters: the tensor's name, this rank's contribution (None on
+a dense step), the number of entries whose residual this rank keeps, and the bytes of a dense
+step."""
 
 
 class Late(Protocol):
-    """A flat gradient that a device copies to the host; ``array`` waits for the copy."""
+    """A flat gradient that is being copied to the host; ``array`` waits for the copy."""
 
     def array(self) -> np.ndarray: ...
 
 
 class Devices(Protocol):
     def zeros_of(self, position: int) -> Zeros | None:
-        """Return the function that allocates vectors on a tensor's device; None for the host."""
+        """Return the function that allocates zeros on a tensor's device; None on the host."""
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        """Launch a bucket's passes, and copy their results to the host, without a wait; return a
-        function that returns whether all copies have arrived."""
+        """Launch a bucket's passes, and begin to copy their results to the host. Return at once,
+        with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one per tensor, and join their reads from the device."""
+        """Run independent functions, one for each tensor. Values that they read from the device are
+        copied together, because each copy costs a wait."""
 
 
 @dataclass(eq=False)
 class BucketRun:
-    """One bucket in one step; tensors are named by position. Members in ``begun`` are selected from
-    when the bucket is full. ``has_arrived`` returns whether copies from devices have arrived.
-    ``summed`` has the factor and an upper bound of each sum, once a result was requested."""
+    """One bucket in one step. Tensors are given by their positions.
+
+    entered, sending : tensors whose ``compress`` was called, and those that send a selection
+    begun : tensors from which entries are selected only when the bucket is full
+    has_arrived : returns whether all copies from devices are complete
+    summed : factor of each tensor's sum, and upper bound of its magnitudes
+    """
 
     index: int
     members: tuple[int, ...]
@@ -66,10 +72,14 @@ class BucketRun:
 
 @dataclass(eq=False)
 class StepRun:
-    """One step of all tensors, by position. With TensorFlow, ``received`` has the numbers of the
-    tickets whose exchanges are over, and ``is_raising`` means that a thread is about to raise the
-    failure. After ``is_closed``, the next ``compress`` begins another step; after ``is_driven``,
-    all exchanges are over."""
+    """One step of all tensors. Tensors are given by their positions.
+
+    errors : errors of this rank about unregistered tensors
+    received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
+        whether a thread is about to raise the failure
+    is_closed : the next call of ``compress`` begins another step
+    is_driven : all exchanges are over
+    """
 
     buckets: dict[int, BucketRun] = field(default_factory=dict)
     entered: set[int] = field(default_factory=set)
@@ -88,14 +98,13 @@ class StepRun:
         return self.buckets.setdefault(index, BucketRun(index, members))
 
     def keeps(self, position: int) -> bool:
-        """Return whether the step of a tensor has succeeded so far."""
         return position in self.completed and self.failure is None and self.is_finite
 
 
 class Ticket:
-    """One gradient in one step: the output of ``compress`` and input of ``decompress``. This base
-    class serves gradients of unregistered tensors, which have no ``position``, and gradients that
-    Horovod reduces as they are. The frontend uses ``extra``."""
+    """One gradient in one step. ``compress`` returns it, and ``decompress`` takes it. This base
+    class is for gradients of unregistered tensors, which have no ``position``, and for gradients
+    that Horovod reduces uncompressed. ``extra`` is for the frontend."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -115,10 +124,10 @@ class TensorStep(Ticket):
     """One compressed tensor in one step.
 
     outgoing : this rank's contribution; None until the selection is made, and after a failure
-    late : the scaled gradient, until ``fetch`` has read it
-    gradient, accumulated : the unscaled gradient and the result of the pass over it, which may
-        still run on a device, until the selection is made
-    aim, norm : if selection is over a group, the pass's aim, and with telemetry the L2 norm
+    late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
+    gradient, accumulated : until the selection is made, the gradient without the loss scale, and
+        the result of its pass, which may still be running on a device
+    aim, norm : if selection is over a group, the aim of the pass and the vector's L2 norm
     out : the flat array for the result, until the result is returned
     """
 
@@ -148,7 +157,6 @@ class TensorStep(Ticket):
         self.position, self.bucket, self.state, self.parts = position, bucket, state, parts
 
     def fetch(self) -> np.ndarray:
-        """Return the unscaled gradient; wait for its copy."""
         late = self.late
         if late is not None:
             gradient = late if isinstance(late, np.ndarray) else late.array()
@@ -163,8 +171,8 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the buckets of several tensors into one, and assign it to their tickets; unregistered
-    tensors contribute only their errors."""
+    """Merge the buckets of several tickets into one bucket, and set it in the tickets. Tickets of
+    unregistered tensors have no bucket, and contribute only their errors."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

@@ -1,7 +1,7 @@
-"""Rows: one call of the engine processes a bucket's tensors, from gradients to frames.
+"""Rows: one call of compiled code turns the gradients of a bucket's tensors into frames.
 
-The pipeline (``step.pipeline``) processes tensors that the call does not support, with the same
-results bit for bit.
+Each tensor is a row of the table that the call reads. The pipeline (``step.pipeline``) processes
+the tensors that the call does not support, with the same results bit for bit.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0.0, 0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""The columns ``move``, vectors and numbers of a recorded pass."""
+"""Columns of the row of a recorded pass: ``move``, the vectors, and the numbers."""
 WORD_BYTES = 8
-"""Alignment of the frames, so that their vectors can be viewed."""
+"""Alignment of the frames in bytes, so that numpy can view their indices and values."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
 SPARE_BYTES = 24
-"""Room for the magnitude of a frame's signs and for the padding of its body."""
+"""Bytes for the magnitude in a frame of signs, and for the padding of a frame's body."""
 
 
 class NotedPasses:
-    """The engine's kernels, but passes with an aim are only recorded."""
+    """The engine's kernels, except that a pass with an aim is recorded instead of run, because
+    ``OutgoingRows.send`` runs it later."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -60,7 +61,7 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket, of one dtype and codec."""
+    """The rows of one bucket. All have the dtype and the codec of the first row."""
 
     def __init__(self, pipeline: Pipeline, world_size: int) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -70,11 +71,11 @@ class OutgoingRows:
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Accumulated]] = []
         self._rows: list[bytes] = []
-        self._added: list[np.ndarray] = []  # kept alive: a row has its address
+        self._added: list[np.ndarray] = []  # kept alive, because rows have addresses only
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Begin the tensor's pass, and add the tensor, if the call supports its parts."""
+        """Add a row for a tensor if the call supports its parts; otherwise leave the tensor out."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -95,7 +96,7 @@ class OutgoingRows:
         passes.noted = None
         kernels = cast(Kernels, passes)
         accumulated = state.memory.compensate(gradient, kernels, self._world_size, aim)
-        if passes.noted is None:  # the memory has made another pass
+        if passes.noted is None:  # the memory has run another pass itself
             ticket.accumulated = accumulated
             return
         move, vectors, numbers = passes.noted
@@ -114,7 +115,8 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Process all rows; the pipeline continues from the pass of a row that needs more."""
+        """Run the call on all rows. It cannot finish a row whose selection needs a search; then the
+        pipeline continues from the result of the row's pass."""
         if self._kernels is None or not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable
@@ -148,7 +150,6 @@ class OutgoingRows:
         indices: np.ndarray,
         values: np.ndarray,
     ) -> None:
-        """Leave a row to the pipeline, with the entries that its pass extracted."""
         taken, entries = int(row["taken"]), None
         if taken >= 0:
             numel = ticket.state.spec.numel
@@ -164,7 +165,7 @@ class OutgoingRows:
         threshold: float,
         margin: float,
     ) -> None:
-        """Record what a frame sends, as ``Pipeline.send_found`` does."""
+        """Record the sent entries, as ``Pipeline.send_found`` does."""
         state, ticket.gradient = ticket.state, None
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:

@@ -1,4 +1,4 @@
-"""Sessions: gradient averaging over ranks with numpy alone, for tests and simulations."""
+"""Sessions compress and average numpy gradients, for tests and simulations without a framework."""
 
 from __future__ import annotations
 
@@ -20,8 +20,21 @@ from hvd_sparse.types import TensorSpec
 
 
 class Session:
-    """One rank's compressor for numpy gradients. All ranks have the same specs in the same order;
-    ``buckets`` has the members of every bucket, by position (None: those of the configuration)."""
+    """One rank's compressor for numpy gradients.
+
+    The constructor is collective: it compares the configurations and tensors of all ranks.
+
+    Parameters
+    ----------
+    specs : the tensors, the same in the same order on all ranks
+    collective : connects the ranks, for example a rank of ``LocalWorld``
+    average : ``reduce`` returns the mean over ranks; if False, the sum
+    buckets : positions of the tensors of every bucket; None takes the buckets of ``groups=``
+
+    Raises
+    ------
+    RankMismatch : the configurations or the tensors of the ranks differ
+    """
 
     def __init__(
         self,
@@ -34,9 +47,7 @@ class Session:
         kernels: Kernels = reference,
     ) -> None:
         configuration = configuration.for_tensors(specs)
-        refuse_hiding(
-            configuration.rule, "a session computes nothing that messages could hide behind"
-        )
+        refuse_hiding(configuration.rule, "a session has no backward pass that could hide messages")
         plan = grouped(specs, configuration) if buckets is None else buckets
         self.step = Step(configuration, specs, plan, kernels, carrier_dtype=np.float64)
         self.step.reduction = "average" if average else "sum"
@@ -52,8 +63,9 @@ class Session:
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0
     ) -> dict[str, np.ndarray]:
-        """Run one step; return the reduced gradients, with the given shapes and dtypes. ``scale``
-        is the loss scale, by which the gradients are multiplied."""
+        """Run one step, which all ranks must do together. Return the reduced gradients by the
+        tensors' names, with the shapes and dtypes of the given gradients. ``scale`` is the loss
+        scale by which the gradients are multiplied."""
         factor = 1.0 / self.collective.world_size if self.average else 1.0
         sent: dict[str, tuple[np.ndarray, Ticket]] = {}
         for position, spec in enumerate(self.step.specs):

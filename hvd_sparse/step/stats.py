@@ -19,13 +19,14 @@ COUNTED = (
     "fallbacks",
 )
 BYTES = "frame_bytes"
-"""Counter of the bytes of a tensor's frames or dense vectors; 0 if the exchange encodes."""
+"""Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
+if the exchange encodes the entries."""
 
 
 class Stats:
-    """Counters of one compressor on one rank. Failed steps count in the bytes of collectives, and
-    in no counter of a tensor. Tensors in ``completed`` are counted once a step, because a call per
-    tensor would cost more."""
+    """Counters of one compressor on one rank. The bytes of collectives include those of failed
+    steps; the counters of tensors do not count failed steps. ``completed`` lists the tensors' steps
+    that are not counted yet: counting them together is faster than a call for each."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
@@ -74,7 +75,7 @@ class Stats:
                 self._observed[key] = [total + sign * value for total, value in sums]
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
-        """Count bytes given to a collective: of "payload" (messages), "carrier" or "dense"."""
+        """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""
         with self._lock:
             self.bytes[kind] += nbytes
 
@@ -84,35 +85,40 @@ class Stats:
             self.received_bytes += received
 
     def all_bytes(self) -> dict[str, int]:
-        """Return the bytes "sent" and "received" so far; a sum receives as many as it sends."""
         with self._lock:
+            # An allreduce receives as many bytes as it sends.
             sums = self.bytes["carrier"] + self.bytes["dense"]
             messages = self.bytes["payload"] + self.bytes["padding"]
             return {"sent": sums + messages, "received": sums + self.received_bytes}
 
     def report(self, density_asked: float | None) -> Report:
-        """Return all counters, JSON-able.
+        """Return all counters of this rank, JSON-serializable.
 
-        steps : largest number of completed steps of a tensor
-        nonfinite_steps : steps without effect, because a rank had NaN or Inf
-        sparse_steps, dense_steps : steps of tensors that sent a selection, and that sent all
-            entries
-        entries_sent, entries_total, density_achieved : of sparse steps, the number of sent entries,
-            the number of all entries, and their quotient
+        steps : number of completed steps; the largest, if tensors differ
+        nonfinite_steps : number of steps without effect, because a gradient or a sum had NaN or Inf
+        density_asked : the density that the configuration asks for, as given to this method
+        sparse_steps, dense_steps : how often a tensor sent selected entries, and how often a tensor
+            sent all entries, summed over tensors
+        entries_sent, entries_total, density_achieved : over sparse steps, the number of sent
+            entries, the number of all entries, and the first divided by the second
         payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : bytes that this rank
-            gave to collectives, and their sum; padding keeps the lengths of messages constant
+            gave to collectives, by kind, and their sum; padding keeps messages at a constant length
         bytes_received : bytes of the results of all collectives
-        passes : counting passes of the selector; a pass over a group counts for each of its tensors
-        one_pass : steps of tensors whose entries were all found by the pass that added the gradient
-        fallbacks : searches for a threshold that exact top-k ended
-        contraction : |not sent|**2 / |accumulated|**2, each summed over sparse steps; None without
-            telemetry, and for exchanges that select later
-        contraction_bound, contraction_of_bells : 1 - density_achieved, the upper bound for top-k,
-            and its square, GaussianK's estimate for bell-shaped distributions
-        staleness : mean number of steps for which sent entries had waited, 1 if every step sends
-            all entries; estimated from an eighth of the entries where a step sends 512 or more;
-            None as for contraction
-        tensors : the same by tensor
+        passes : number of times that a selector read a whole tensor to count entries; a reading of
+            a group counts once for each of its tensors
+        one_pass : number of sparse steps of a tensor whose selected entries were all found while
+            the gradient was added to the residual, so that the selector read nothing more
+        fallbacks : number of threshold searches that did not converge, so that exact top-k selected
+        contraction : squared L2 norm of the entries that were not sent, divided by that of all
+            accumulated entries, each summed over sparse steps; None without telemetry, and for
+            exchanges that determine the sent entries later
+        contraction_bound, contraction_of_bells : 1 - density_achieved, which is an upper bound of
+            top-k's contraction, and its square, which is GaussianK's estimate of top-k's
+            contraction for bell-shaped distributions
+        staleness : mean number of steps since a sent entry was last sent; 1 if every step sends all
+            entries. Estimated from an eighth of a tensor's entries if a step sends 512 or more.
+            None where ``contraction`` is None
+        tensors : for each tensor, its own counters
         """
         self.settle()
         totals: Counter[str] = Counter()

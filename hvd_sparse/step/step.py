@@ -1,9 +1,9 @@
-"""The step: the tensors of a compressor, their groups, and the sending half of a rank.
+"""The step: the tensors and buckets of a compressor, and the half of a step that sends.
 
-``receiver`` has the other half. Neither calls a collective: ``step.driver`` and the TensorFlow
-frontend do. ``compress`` never raises for a failure of this rank, because the other ranks would
-wait for a collective that this rank never submits. The carrier's flag and the bucket's message
-report the failure, and all ranks raise an error.
+``step.receiver`` has the half that receives. Neither calls a collective; ``step.driver`` and the
+TensorFlow frontend do. If this rank fails, ``compress`` does not raise, because the other ranks
+would wait for a collective that this rank never submits. Instead, the carrier's flag and the
+bucket's message report the failure, and then all ranks raise an error.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from hvd_sparse.wire.frame import crc32
 logger = logging.getLogger("hvd_sparse")
 
 SMALL = 1 << 16
-"""Number of entries up to which a tensor's pass costs less than the calls around it. Such passes
-run one after the other when their bucket is full, because calls on cold caches take twice as
-long."""
+"""Largest number of entries of a tensor whose pass costs less time than the calls around it. The
+passes of such tensors run one after the other when their bucket is full: if other code ran between
+them, the calls would find cold caches, and take about twice as long."""
 
 MOST_ANSWERS = 1 << 14
-"""Number of cached decisions whether a tensor runs dense at a density."""
+"""Largest number of cached decisions, each on whether a tensor runs dense at a density."""
 
 
 class Step(Receiver):
     """All tensors of a compressor, numbered in the same order on all ranks, and their current step.
-    ``applied`` has the checksum of each tensor's last applied gradient, where replicas are
-    compared. ``settings_of`` and ``pace_of`` return the optimizer's settings and the learning
-    rate."""
+
+    applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
+    settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
+        the learning rate; None if the frontend has none
+    """
 
     def __init__(
         self,
@@ -86,12 +88,13 @@ class Step(Receiver):
     def exchange(self) -> Exchange:
         return self.pipeline.exchange
 
-    # -- between steps: groups, densities and places ----------------------------------------------
+    # -- between steps: buckets, densities and nodes -----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Regroup the tensors from the next step on; the same on all ranks. InvalidOption during a
-        step, unless no caller waits for its results (``is_over``), and for groups that cannot form
-        one vector although selection is over groups."""
+        """Use other buckets from the next step on, the same on all ranks. ``is_over`` states that
+        no caller waits for results of the current step. Raises InvalidOption if
+        the current step has not ended, or if entries are selected from whole groups
+        (``select_over="group"``), and the vectors of a group cannot be joined."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -101,18 +104,18 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace or append one bucket before its members enter the step; the same on all ranks."""
+        """Replace or append one bucket before its members enter the step, on all ranks."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """Use other densities (``Configuration.with_measured``) from the next step on."""
         self.configuration = self.pipeline.configuration = configuration
         self.fixed_parts = configuration.fixed_parts
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set the node of every rank, if known, before the first step."""
+        """Set the node of every rank (None if unknown) before the first step. If the option
+        ``exchange`` is "auto", this chooses the exchange."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -136,7 +139,8 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin the step of a tensor that is never compressed; its memory may finish the result."""
+        """Begin the step of a tensor that Horovod reduces uncompressed. A memory with ``finishes``
+        still applies to the result."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -163,22 +167,22 @@ class Step(Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Compress a gradient; return the flat array for Horovod to reduce, and the ticket. The
-        array is the carrier, followed by the accumulated vector on a dense step.
+        """Compress a gradient. Return the flat array for Horovod to reduce, and the ticket. The
+        array is the carrier; on a dense step the accumulated vector follows it.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : loss scale, by which the gradient is multiplied; the same on all ranks
         is_joined : the bucket may be merged with others before its message is made
-        everything : run dense, residual included; the same on all ranks
-        late : the gradient while it is being copied from a device, else None
-        stays : the gradient's memory does not change before its bucket's message is made
+        everything : send all entries of gradient + residual; the same on all ranks
+        late : the gradient if it is still being copied from a device, else None
+        stays : no code writes to ``gradient`` before the bucket's message is made
         """
         with self.transactions.lock:
             run, state = self.transactions.enter(position)
             index = self.bucket_of[position]
             bucket = run.buckets.get(index) or run.open(index, self.buckets[index])
             bucket.entered.add(position)
-        # Asked once a step, because the same parts must decode.
+        # Determined once a step, because the same parts must decode.
         parts = self.fixed_parts or self._parts_of(position, state)
         question = position, parts.density, world_size
         dense = everything or self._is_dense.get(question)
@@ -198,8 +202,8 @@ class Step(Receiver):
         try:
             if scale != 1.0 and (not math.isfinite(scale) or scale <= 0):
                 raise InvalidOption(
-                    f"the loss scale is {scale!r}: a number above 0; grad_scaler= must be the "
-                    "scaler in use"
+                    f"the loss scale is {scale!r}, but must be a number above 0: give the scaler "
+                    "that scales the loss as grad_scaler="
                 )
             self._prepare(position, state, 1.0 if dense else parts.density)
             may_be_late = pipeline.selects_late and not pipeline.observes
@@ -233,7 +237,6 @@ class Step(Receiver):
         return self.configuration.at_step(state.steps, state.spec, state.pace)
 
     def _prepare(self, position: int, state: TensorState, density: float | None) -> None:
-        """Set the inputs of a tensor's memory; on a dense step the density is 1."""
         memory = state.memory
         memory.step, memory.is_average = state.steps, self.reduction == "average"
         memory.density = density
@@ -252,7 +255,8 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf by the flag, or as a failure if configured or if the sum caused it."""
+        """Report NaN or Inf by the carrier's flag. Report a failure instead if ``on_nonfinite``
+        is "raise", or if only gradient + residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -264,7 +268,7 @@ class Step(Receiver):
     ) -> tuple[np.ndarray, Ticket]:
         """Return a carrier that reports an error about a gradient of an unregistered tensor."""
         layout = carrier_layout(self.carrier_dtype or dtype, world_size, self.has_replica)
-        # It enters the step without a position: the step must not count it as one of its tensors.
+        # Without a position, because the step must not count it among its tensors.
         run = self.transactions.open_run(None)
         ticket = Ticket(run, key, layout)
         ticket.error = error
@@ -276,8 +280,8 @@ class Step(Receiver):
     def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
-        # What all ranks must agree on about this tensor's step, the loss scale included.  Of most
-        # of it the checksum is the same at every step.
+        # The checksum is over everything about this tensor's step that must be equal on all ranks.
+        # The part that is the same at every step is computed once.
         started = self._started_checksums.get(spec.key)
         if started is None:
             started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
@@ -311,8 +315,8 @@ class Step(Receiver):
     # -- a bucket is full -------------------------------------------------------------------------
 
     def begin_passes(self, bucket: BucketRun) -> None:
-        """Launch a bucket's passes on devices, and copy their results to the host together. Never
-        raises: if a pass was not launched, reading its result raises."""
+        """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
+        are not raised here: if a pass was not launched, reading its result raises."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -331,15 +335,15 @@ class Step(Receiver):
             bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
-        """Return the bucket's exchange, which runs every phase, even after a failure."""
+        """Return the bucket's exchange, as a generator. It runs every phase even after a failure,
+        because the other ranks wait in each."""
         if bucket.begun:
             self._send_begun(bucket, rank, world_size)
-        if self.configuration.select_over == "group":  # else the exchange selects what waits
+        if self.configuration.select_over == "group":
             self._select_merged(bucket, run, rank, world_size)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
-            """Select and encode from a gradient that the exchange has summed."""
-            # A step that was rolled back must not write over the next one's state.
+            # After a rollback, the state belongs to the next step.
             if run.failure is not None:
                 raise run.failure
             ticket = bucket.sending[position]
@@ -353,7 +357,7 @@ class Step(Receiver):
         for position in sorted(bucket.sending):
             ticket = bucket.sending[position]
             state, parts = ticket.state, ticket.parts
-            # Without an Outgoing the bucket's message has the error.
+            # If a tensor has no Outgoing, the bucket's message has its error.
             members[position] = Member(
                 position, state.spec, state.part, state.steps, parts.selector, parts.codec,
                 parts.density, ticket.outgoing or Outgoing(), state.exchange_memo,
@@ -375,15 +379,15 @@ class Step(Receiver):
         return self._counted(self.pipeline.exchange.run(context))
 
     def _send_begun(self, bucket: BucketRun, rank: int, world_size: int) -> None:
-        """Make the frames of the tensors that have waited for their bucket or device. Their
-        carriers were sent earlier, so a missing frame reports NaN or Inf, and the message reports a
-        failure."""
+        """Make the frames of the tensors that waited for their bucket or for their device. Their
+        carriers were sent earlier without flags. Therefore a missing frame reports NaN or Inf, and
+        the bucket's message reports a failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)
         begun, bucket.begun = bucket.begun, []
         if devices is not None:
-            for ticket in reversed(begun):  # the last copy ends after all others
+            for ticket in reversed(begun):  # one wait: the last copy ends after all others
                 if ticket.late is not None:
                     with contextlib.suppress(Exception):  # raised again for the tensor
                         ticket.fetch()
@@ -410,7 +414,6 @@ class Step(Receiver):
             each()
 
     def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
-        """Make the frames that one call of the engine can make."""
         rows = OutgoingRows(self.pipeline, world_size)
         for ticket in begun:
             self._attempt(bucket, ticket, rows.add)
@@ -449,7 +452,7 @@ class Step(Receiver):
         if not tickets:
             return
         try:
-            if run.failure is not None:  # rolled back: the states are another step's
+            if run.failure is not None:  # after a rollback, the states belong to the next step
                 raise run.failure
             send_merged(self.pipeline, tickets, rank, world_size)
         except Exception as error:
@@ -457,7 +460,7 @@ class Step(Receiver):
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
     def _counted(self, conversation: Conversation) -> Conversation:
-        # A generator around the exchange's own, so that exchanges need not count.
+        # This generator wraps the exchange's, so that exchanges need not count.
         request = next(conversation)
         while True:
             self.stats.count_bytes("payload", request.array.nbytes)

@@ -1,4 +1,4 @@
-"""The state of a tensor between its steps."""
+"""The state of a tensor, which is kept between its steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
 MANY = 512
-"""Number of entries per step from which staleness is estimated from a part of the tensor."""
+"""If a step sends at least this many entries, staleness is estimated from a part of the tensor."""
 BLOCK, EVERY = 64, 8
-"""This part has the first of every ``EVERY`` blocks of ``BLOCK`` entries; both powers of two."""
+"""The part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
 
 
 class TensorState:
-    """The memory of one tensor, the starting points of its selector and exchange, and its steps. A
-    step writes new versions: ``commit`` keeps them, ``roll_back`` drops them. ``part`` are the
-    entries whose residual this rank keeps. ``selected_in`` names the vector of the last selection:
-    the tensor's key, or a group's name."""
+    """The state of one tensor: its memory, the values from which its selector and its exchange
+    start, and the number of its completed steps. A step writes new versions of these; ``commit``
+    keeps the new versions, ``roll_back`` drops them.
+
+    part : the range of entries whose residual this rank keeps
+    selected_in : name of the vector of the last selection: the tensor's key, or its group's name
+    """
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return the sum of the sent entries' staleness, in steps; recorded from now on."""
+        """Return the summed staleness, in steps, of the entries sent in this step."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -62,19 +65,17 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo to start from; both None if the tensor was last selected in a
-        group."""
+        """The threshold and memo from which the selector starts; None after a group selection."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
-        """Record the start of the selector's next step; ``commit`` applies it."""
+        """Record the values from which the next step's selector starts; ``commit`` applies them."""
         self._new = (threshold, memo, selected_in)
 
     def note_dense(self) -> None:
         self._new = (None, self.memo, self.selected_in)
 
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
-        """Record the results of the exchange; ``commit`` applies them."""
         self._returned, self._new_exchange_memo = returned, memo
 
     def restore(
@@ -85,13 +86,13 @@ class TensorState:
         exchange_memo: Memo = None,
         selected_in: str | None = None,
     ) -> None:
-        """Continue from a checkpoint; old checkpoints have no ``selected_in``."""
+        """Set the state from a checkpoint. Old checkpoints have no ``selected_in``."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.selected_in = self.spec.key if selected_in is None else selected_in
         self.departures = None
         self.exchange_memo = exchange_memo
-        # A step without a selection on this rank, for example if another rank leads, sets none of
-        # these.
+        # Needed because a step in which this rank does not select, for example because another
+        # rank leads, records no new values.
         self._settle()
 
     def commit(self) -> None:
@@ -116,9 +117,10 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, for telemetry's staleness; all entries count as
-    sent at ``step`` at first. If steps are expected to send many entries (``leaving``), one block
-    in ``EVERY`` is watched, because lookups at uncached places cost most."""
+    """The last step in which each entry was sent, from which telemetry computes the staleness. At
+    first, all entries count as sent at ``step``. If the first recorded step sends many entries
+    (``leaving``), only one block in ``EVERY`` is recorded, because random reads from uncached
+    memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -128,21 +130,22 @@ class Departures:
         self._mean = 1.0
 
     def note(self, step: int, indices: np.ndarray) -> None:
-        """Record the entries sent at a step, later than all before; ``drop`` undoes this."""
+        """Record the entries sent at ``step``. Calls must be in the order of steps."""
         places = self._places(indices)
         self._last = step, places, self._left_at[places]
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Forget a step that is rolled back, if it was recorded last."""
+        """Undo the record of a step that is rolled back, if it is the last record."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness of entries sent at this step. If a part is watched, its mean
-        counts for all entries, or the last mean if the part is empty."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``. If only a part of
+        the tensor is recorded, the mean of the sent entries in this part stands for all; if there
+        are none, the mean of an earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))
@@ -150,7 +153,7 @@ class Departures:
         return round(self._mean * indices.size)
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
-        """Return where the watched ones of these entries are recorded."""
+        """Return the positions in ``_left_at`` of those entries that are recorded."""
         if self._is_sampled:
             watched = indices[indices & (BLOCK * (EVERY - 1)) == 0]
             indices = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK

@@ -1,7 +1,7 @@
-"""Transactions: the current step of every tensor, and whether its result is kept.
+"""Transactions: the current step of every tensor, and whether the states that it writes are kept.
 
-A tensor's new state is kept when its next step begins; until then ``fail`` drops the new states of
-all tensors of the step.
+A tensor is settled, which means that its last step is committed or rolled back, when its next step
+begins. Until then, ``fail`` can roll back all tensors of the step together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hvd_sparse.types import TensorSpec
 
 class Transactions:
     """The states of all tensors, their current steps, and the counters; thread-safe. ``on_begin``
-    is called with every new step, under the lock."""
+    is called with every new step while the lock is held."""
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -35,8 +35,7 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the step that a tensor is about to enter: a new step if the last is closed or
-        already contains the tensor."""
+        """Return the current step, or a new one if it is closed or already has the tensor."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -47,7 +46,8 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Return the step that a tensor enters, and its settled state; under the lock."""
+        """Begin a tensor's step, after its last step is committed or rolled back. Return the step
+        and the tensor's state. The caller holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -64,15 +64,14 @@ class Transactions:
         return run, state
 
     def close(self, *, is_over: bool) -> None:
-        """Close the step. InvalidOption if some of its tensors are not completed, unless no caller
-        waits for a result any more (``is_over``)."""
+        """Close the current step. Raises InvalidOption if some of its tensors are not completed,
+        unless ``is_over`` states that no caller waits for their results any more."""
         with self.lock:
             waiting = self._run.entered - self._run.completed
             if waiting and not (is_over or self._run.is_closed):
                 names = ", ".join(repr(self._specs[position].key) for position in sorted(waiting))
                 raise InvalidOption(
-                    f"a step is under way, and {names} has not come back: change groups between "
-                    "steps"
+                    f"a step is running, and {names} has no result yet: change groups between steps"
                 )
             self._run.is_closed = True
 
@@ -87,7 +86,7 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step with NaN or Inf: its tensors are rolled back when their next step begins."""
+        """Mark a step that had NaN or Inf, so that it is rolled back when the next step begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -95,8 +94,9 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step, which is rolled back when the next begins, and subtract its
-        counters. Return False if the tensor has no completed step that is still open."""
+        """Mark a tensor's last step to be rolled back when the tensor's next step begins, and
+        subtract it from the counters. Return False if the tensor has not completed the step, or
+        if the step is already committed or rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -114,14 +114,14 @@ class Transactions:
         run = self._staged_by.pop(position, None)
         if run is None:
             return
-        # A completed tensor is rolled back too if a later tensor fails.
+        # If another tensor of the step has failed, a completed tensor is rolled back too.
         if run.keeps(position):
             self._states[position].commit()
         else:
             self._states[position].roll_back()
 
     def state_of(self, position: int) -> TensorState:
-        """Return the settled state of a tensor; create it if necessary."""
+        """Commit or roll back a tensor's last step, and return its state, which may be new."""
         with self.lock:
             self._settle(position)
             state = self._states.get(position)
@@ -142,7 +142,8 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Return the states of all tensors that had a step, the last good step included."""
+        """Close the step, commit or roll back the last step of every tensor, and return the states
+        of all tensors that had a step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):
@@ -170,9 +171,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return the settled state of a tensor, or during its step the state before; None before
-        its first step. ``is_open``: the step may still be dropped, even if all tensors are
-        completed."""
+        """Return a tensor's state after its last finished step; None before its first step. A step
+        is finished when all its tensors are completed. If ``is_open``, the last step does not count
+        as finished, because it may still be taken back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

@@ -1,4 +1,4 @@
-"""Telemetry: writers of records about a run. Every file has one writer."""
+"""Telemetry: writers of records about a run. Each module has one writer."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,15 +1,15 @@
-"""Contract of the writers, which write the records of a run.
+"""Base class of the telemetry writers, and the records that they write.
 
-A writer is a description of a destination; like other parts it can be compared and converted to
-JSON. ``open`` returns the sink, which takes the records. A record is a mapping that can be
-converted to JSON, with one of three events:
+A writer describes where records go. Like other parts, it can be compared and converted to JSON. Its
+``open`` returns a sink, which writes the records. A record is a JSON-serializable mapping. Its
+field "event" is one of
 
     run      the first record: name, rank, world_size, exchange, config, shapes of the tensors
-    step     fields of a compressor's step, as in ``frontend.recorder``
-    metrics  metrics passed to ``log``
+    step     measurements of a compressor's step (made by ``frontend.recorder``)
+    metrics  metrics that the program passed to ``log``
 
-Each record has ``step`` (completed steps), ``seconds`` since the sink was opened, and ``time``, the
-seconds since 1970.
+All records have "step", the number of completed steps; "seconds" since the sink was opened; and
+"time", the seconds since 1970.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return this rank's path. The rank replaces ``{rank}``, or if it is not 0 comes before the
-        suffix."""
+        """Return this rank's path. The rank replaces ``{rank}`` in the path. Without ``{rank}``,
+        all ranks but 0 insert their number before the suffix."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
@@ -47,14 +47,14 @@ class Place:
 
 @dataclass(eq=False)
 class Sink:
-    """An open writer: ``write`` takes a record, and ``close`` closes files and connections."""
+    """An open writer. ``write`` writes a record; ``close`` closes files and connections."""
 
     write: Callable[[Report], object]
     close: Callable[[], object]
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write a program's own metrics, for runs without a compressor.
+        """Write metrics of a program that has no compressor. With a compressor, use its ``log``.
 
         Parameters
         ----------
@@ -66,7 +66,7 @@ class Sink:
 
 @dataclass(frozen=True)
 class Writer(ABC):
-    """Base class of the writers: frozen dataclasses, registered in ``WRITERS``.
+    """Base class of the writers. Each writer is a frozen dataclass, registered in ``WRITERS``.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return this rank's sink. Raises InvalidOption if a package is missing, or the destination
+        """Return this rank's sink. Raises InvalidOption if a package is missing or the destination
         cannot be written."""
 
 
@@ -94,10 +94,10 @@ Writers = Union[bool, tuple[Union[Writer, Function], ...]]
 
 
 def resolve_writers(given: Option) -> Writers:
-    """Return the writers that the option ``telemetry`` names.
+    """Return the option ``telemetry``, with its writers as objects.
 
-    The option is True or False; a writer as an id, a mapping ``{"id": ..., option: value}`` or an
-    object; a function of a record; or a list of these.
+    The option is a bool, a writer, or a list of writers. A writer is an id, a mapping ``{"id": ...,
+    option: value}``, an object, or a function of a record. True and False are returned unchanged.
 
     >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
     JsonLines(all_ranks=False, path='run.jsonl')
@@ -117,14 +117,14 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
     if callable(each) and not isinstance(each, type):
         return each  # type: ignore[no-any-return] # a user's
     raise InvalidOption(
-        f"telemetry is {given!r}: True, False, a function of a record, or writers: "
-        f"{', '.join(map(repr, known))}, each as an id, a dict with an 'id' and options, or an "
-        "object; several in a list"
+        f"telemetry is {given!r}: give True, False, a function of a record, or a writer "
+        f"({', '.join(map(repr, known))}) as an id, a dict with an 'id' and options, or an "
+        "object; several go into a list"
     )
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
-    """Return metrics as plain numbers; None for NaN and infinity, which JSON does not have."""
+    """Return metrics as floats. NaN and infinity, which JSON does not have, become None."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
         try:
@@ -139,7 +139,8 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
 
 
 def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
-    """Return a record. ``began_s`` is the start of the run on the clock ``time.monotonic``."""
+    """Return a record with its common fields. ``began_s`` is the time of ``time.monotonic`` when
+    the sink was opened."""
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
 
@@ -147,7 +148,7 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 def flat(record: Report) -> dict[str, float]:
     """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
 
-    The tags of totals over all tensors end in ``/total``. Metrics of the program keep their names.
+    The tags of values over all tensors end in ``/total``. Metrics of the program keep their names.
     """
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]

@@ -15,10 +15,10 @@ from hvd_sparse.types import Report
 @WRITERS.register("jsonl")
 @dataclass(frozen=True)
 class JsonLines(Writer):
-    """Write every record as a line of JSON, the format that ``hvd-sparse report`` reads.
+    """Write each record as a line of JSON, the format that ``hvd-sparse report`` reads.
 
-    If the file exists, records are appended, so that a restart loses nothing; ``hvd-sparse report``
-    ignores records of steps that a later run repeats.
+    Records are appended to an existing file, so that a restarted run loses none. If a restart
+    repeats steps, ``hvd-sparse report`` uses the later records.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class JsonLines(Writer):
     {"event": "metrics", "step": 1
     """
 
-    remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
+    remedy: ClassVar[str] = "check the free space on the disk and the permissions of its folder"
 
     path: str = "telemetry.jsonl"
 
@@ -46,8 +46,8 @@ class JsonLines(Writer):
 
         def write(record: Report) -> None:
             if file is not None:
-                # One call writes one line, so that a killed process leaves whole lines, and lines
-                # of ranks do not mix.
+                # Write each line with one call, so that lines of different ranks do not mix, and a
+                # killed process leaves only whole lines.
                 os.write(file, (json.dumps(record) + "\n").encode())
 
         def close() -> None:

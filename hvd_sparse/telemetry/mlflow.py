@@ -16,17 +16,17 @@ MOST_AT_ONCE = 1000
 @WRITERS.register("mlflow")
 @dataclass(frozen=True)
 class Mlflow(Writer):
-    """Log to the program's active run of MLflow, or start a run.
+    """Log metrics to the program's active MLflow run, or to a new run if none is active.
 
-    Characters of tensor names that MLflow refuses become ``_``.
+    Characters of tensor names that MLflow does not allow are replaced by ``_``.
 
     Parameters
     ----------
     tracking_uri : address of the tracking server or store; None for MLflow's own setting
-    experiment : experiment of a run that is started; None for MLflow's own default
+    experiment : experiment of the new run; None for MLflow's default
     """
 
-    remedy: ClassVar[str] = "look at the tracking server, or give tracking_uri a local store"
+    remedy: ClassVar[str] = "check the tracking server, or give tracking_uri a local store"
 
     tracking_uri: str | None = None
     experiment: str | None = None
@@ -43,8 +43,8 @@ class Mlflow(Writer):
         if self.experiment is not None:
             mlflow.set_experiment(self.experiment)
         active = mlflow.active_run()
-        # A run is active only in one thread, but another thread writes the records, so use the
-        # run's id.
+        # Use the run's id, because a run is active only in one thread, and another thread writes
+        # the records.
         run = (active or mlflow.start_run()).info.run_id
         client = mlflow.MlflowClient()
 

@@ -15,17 +15,17 @@ from hvd_sparse.types import Report, Value
 @WRITERS.register("tensorboard")
 @dataclass(frozen=True)
 class TensorBoard(Writer):
-    """Write scalars for TensorBoard, with the writer of the framework that trains.
+    """Write scalars for TensorBoard, with the event writer of PyTorch or TensorFlow.
 
-    Tags are ``density_achieved/layer1.weight`` and ``bytes_sent/total``, for example; a program's
-    metrics have their own names.
+    Tags are for example ``density_achieved/layer1.weight`` and ``bytes_sent/total``. The tags of
+    the program's own metrics are their names.
 
     Parameters
     ----------
     path : path of the folder of event files
     """
 
-    remedy: ClassVar[str] = "look for room on the disk and the rights to its folder"
+    remedy: ClassVar[str] = "check the free space on the disk and the permissions of its folder"
 
     path: str = "runs/hvd_sparse"
 
@@ -67,7 +67,7 @@ def tensorflow_board(folder: str) -> Sink:
     writer: Value = tf.summary.create_file_writer(folder)
 
     def write(record: Report) -> None:
-        # Compute on the host, whatever device trains, because these are few numbers.
+        # Use the host, whatever device trains, because these are only a few numbers.
         with tf.device("/CPU:0"), writer.as_default():
             if record["event"] == "run":
                 tf.summary.text("hvd_sparse", _as_code(record), step=record["step"])
@@ -80,6 +80,5 @@ def tensorflow_board(folder: str) -> Sink:
 
 
 def _as_code(record: Report) -> str:
-    """Return a record as Markdown that TensorBoard shows without formatting."""
     lines = json.dumps(record, indent=2).splitlines()
     return "\n".join(f"    {line}" for line in lines)

@@ -14,16 +14,16 @@ STEP = "hvd_sparse/step"
 @WRITERS.register("wandb")
 @dataclass(frozen=True)
 class WeightsAndBiases(Writer):
-    """Log to the program's run of Weights & Biases, or start a run.
+    """Log metrics to the program's current run of Weights & Biases, or to a new run if there is
+    none.
 
     Parameters
     ----------
-    project : project of a run that is started; None for wandb's default
-    mode : mode of a run that is started: "online", "offline" or "disabled"; None for wandb's
-        default
+    project : project of the new run; None for wandb's default
+    mode : mode of the new run: "online", "offline" or "disabled"; None for wandb's default
     """
 
-    remedy: ClassVar[str] = "look at the network and wandb login, or give mode='offline'"
+    remedy: ClassVar[str] = "check the network and wandb login, or give mode='offline'"
 
     project: str | None = None
     mode: str | None = None
@@ -39,8 +39,8 @@ class WeightsAndBiases(Writer):
         rank = {"rank": place.rank, "world_size": place.world_size}
         mode: Value = self.mode  # wandb's type allows only literals
         run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
-        # Use a step metric of our own, so that the program's own calls of ``log`` need not match
-        # our steps.
+        # Log over a step metric of our own, because the program's own calls of ``log`` may count
+        # steps differently.
         run.define_metric(STEP)
 
         def write(record: Report) -> None:

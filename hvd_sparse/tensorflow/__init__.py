@@ -24,16 +24,17 @@ __all__ = [
 
 
 class TensorflowSendNothing(SendNothing):
-    """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
+    """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return a number for Horovod, whose groups need one dtype, and the gradient."""
+        """Return a number for Horovod to reduce, and the gradient. The number has the gradient's
+        dtype, because Horovod's groups need a single dtype."""
         return tf.zeros([1], tensor.dtype), tensor
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
-        """Return the rank's own gradient, after the number has arrived."""
+        """Return the rank's own gradient, after Horovod has reduced the number."""
         with tf.control_dependencies([tensor]):
             return tf.identity(ctx)
 
@@ -41,16 +42,16 @@ class TensorflowSendNothing(SendNothing):
 class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``.
 
-    ``params`` of every method are a model, a list of variables, or a callable that returns one. A
-    model's variables are read at its first gradient, so the first batch may build the model:
+    ``params`` of every method are a model, a list of variables, or a callable that returns one of
+    these. The variables are read at the first gradient, so the first batch may build the model:
 
         compression = Compression.ldte_bs(model, density=0.001)
         tape = hvd.DistributedGradientTape(tape, compression=compression)
 
     Make one compressor, outside of the training function, after ``hvd.init()``. Use Horovod's
-    wrappers for Keras 2 and those of ``hvd_sparse.keras`` for Keras 3. Gradients may be float16,
-    bfloat16, float32 and float64; the residual is float32, or float64 for float64 gradients. 16-bit
-    gradients of dense tensors are sent as float32.
+    wrappers for Keras 2, and those of ``hvd_sparse.keras`` for Keras 3. Gradients may be float16,
+    bfloat16, float32 or float64. The residual is float32; for float64 gradients it is float64.
+    16-bit gradients of tensors that are not compressed are sent as float32.
     """
 
     _compressor = TensorflowCompressor

@@ -1,4 +1,4 @@
-"""Compressors' states and records for TensorFlow's checkpoints and Keras's callbacks."""
+"""A compressor's state in TensorFlow's checkpoints, and callbacks for Keras's ``fit``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hvd_sparse.types import Value
 
 
 class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """State of one rank, for ``tf.train.Checkpoint(model=model,
+    """State of a compressor on one rank, for ``tf.train.Checkpoint(model=model,
     compressor=CompressorState(compressor))``.
 
-    Every rank writes its own checkpoint into its own folder. ``compressor.save`` and
-    ``compressor.load`` use one file for all ranks, and for any number of ranks.
+    Every rank must write its own checkpoint to a folder of its own. To save all ranks to one file,
+    which any number of ranks can load, use ``compressor.save`` and ``compressor.load`` instead.
     """
 
     def __init__(self, compressor: TensorflowCompressor) -> None:
@@ -27,15 +27,21 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
         return to_bytes(self._compressor.state_dict())
 
     def deserialize(self, string_value: bytes) -> None:
-        """Load a checkpoint's bytes; CorruptCheckpoint if they are incomplete, RankMismatch if they
-        belong to another model, configuration or rank."""
+        """Load the bytes of a checkpoint. Raises CorruptCheckpoint if they are incomplete, and
+        RankMismatch if they are of another model, configuration or rank."""
         self._compressor.load_state_dict(from_bytes(string_value))
 
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Callback that saves a compressor at the end of every epoch. Pass it to ``fit`` on every rank,
-    after ``compressor.load(path)`` in a continued run. ``path`` is one file for all ranks, and may
-    contain ``{epoch}``, counted from 1 as in ``ModelCheckpoint``."""
+    """Callback that saves a compressor at the end of every epoch. Pass it to ``fit`` on every rank.
+    To continue a run, call ``compressor.load(path)`` first.
+
+    Parameters
+    ----------
+    compressor : the compressor of this rank
+    path : one file for all ranks. It may contain ``{epoch}``, which counts from 1 as in
+        ``ModelCheckpoint``
+    """
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -48,8 +54,15 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
-    """Callback that writes the metrics of ``fit`` beside the compressor's records, after every
-    epoch and after each ``every`` batches: ``telemetry_every`` by default, 0 for epochs only."""
+    """Callback that passes the metrics of ``fit`` to the writers of ``telemetry=``, after every
+    epoch and after every few batches.
+
+    Parameters
+    ----------
+    compression : the compressor of this rank
+    every : number of batches between two records; by default ``telemetry_every``. With 0, metrics
+        are recorded only after epochs
+    """
 
     def __init__(self, compression: TensorflowCompressor, every: int | None = None) -> None:
         super().__init__()
@@ -58,7 +71,7 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics of a batch, which Keras has averaged over the epoch so far."""
+        """Log the metrics after a batch, which Keras averages over the epoch so far."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
             self._compression.log(**dict(logs))

@@ -1,4 +1,4 @@
-"""The compressor that TensorFlow and Keras programs give to Horovod's tape or optimizer."""
+"""The compressor for the argument ``compression`` of Horovod's tape or Keras optimizer."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from hvd_sparse.tensorflow.variables import (
     VariableSource,
     check_names,
     find_call_site,
+    is_exporting,
     runtime_token,
     spec_of_unknown,
 )
@@ -48,10 +49,12 @@ from hvd_sparse.types import (
 
 
 class TensorflowCompressor(Compressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``.
+    """A compressor for the argument ``compression`` of Horovod's ``DistributedGradientTape`` and
+    ``DistributedOptimizer``, with Horovod's methods ``compress`` and ``decompress``.
 
-    ``compress`` runs when a graph is traced; its operations run at every step. All state is numpy,
-    outside of the graphs, so retracing, branches and ``tf.function`` do not affect the state.
+    ``compress`` runs when a graph is traced, and adds operations that run at every step. The state,
+    for example the residuals, is in numpy arrays outside of the graphs, so it does not change if
+    TensorFlow traces a function again.
     """
 
     functions: GraphFunctions
@@ -93,16 +96,15 @@ class TensorflowCompressor(Compressor):
         self._has_shaken_hands = False
 
     def __hash__(self) -> int:
-        """Return the identity hash. Raise UnsupportedInput if Horovod's own wrapper of a Keras 3
-        optimizer asks for the hash, to look the compressor up in a cache when it wraps the
-        optimizer."""
+        """Return the identity hash. Raise UnsupportedInput if Horovod's wrapper of Keras optimizers
+        asks for the hash while it wraps an optimizer of Keras 3, which it does not support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
         return object.__hash__(self)
 
     def resolve(self) -> None:
-        """Find the variables now, and settle the name; otherwise the first ``compress`` does so."""
+        """Find the variables and determine the name; the first ``compress`` calls this method."""
         if hasattr(self, "functions"):
             return
         variables = self._source.variables()
@@ -128,8 +130,8 @@ class TensorflowCompressor(Compressor):
 
     @property
     def groups(self) -> list[list[Value]] | None:
-        """Return the planned groups, lists of variables, for Horovod's ``groups=``; None before a
-        plan exists. InvalidOption if two variables have one name."""
+        """The planned groups as lists of variables, for Horovod's option ``groups``; None before a
+        plan exists. Raises InvalidOption if two of the variables have the same name."""
         if self.plan is None:
             return None
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
@@ -138,11 +140,12 @@ class TensorflowCompressor(Compressor):
         return groups
 
     def replan(self) -> bool:
-        """Begin a step of a run with ``groups="planned"``; return whether ``groups`` have changed,
-        so that functions traced with them must be traced again.
+        """Begin a training step of a run with ``groups="planned"``. Return whether ``groups`` has
+        changed; then functions that were traced with the old groups must be traced again.
 
-        All ranks call ``replan`` before every training step, outside of ``tf.function``. When
-        groups are decided, ranks wait for each other. Before the first gradient it has no effect.
+        All ranks call this method before every training step, outside of ``tf.function``. In the
+        step that decides the groups, ranks wait for each other. Before the first gradient the call
+        has no effect.
 
         Raises
         ------
@@ -174,8 +177,10 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
-        """Return the tensor for Horovod to allreduce instead of the gradient, and the function that
+        """Return the tensor that Horovod allreduces in place of the gradient, and a function that
         ``decompress`` calls with the reduced tensor."""
+        if is_exporting():
+            return tensor, None
         site = find_call_site(tensor, self.process_set)
         if not self._has_shaken_hands:
             self._shake_hands(site)
@@ -227,14 +232,13 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Build the operation that reads a step's loss scale: the variable of a Keras
-        ``LossScaleOptimizer``, or the result of a callable."""
+        """Return an operation that reads the loss scale at every step."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
         if is_scaler(scaler):
             name = "loss_scale"
-            if not hasattr(scaler, name):  # of Keras 3
+            if not hasattr(scaler, name):  # Keras 3
                 name = "dynamic_scale" if scaler.built else "initial_scale"
             return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
         scale = call_numpy(lambda: np.float32(scaler()), [], tf.float32, name="hvd_sparse_scale")
@@ -242,7 +246,6 @@ class TensorflowCompressor(Compressor):
         return scale
 
     def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
-        """Return the bucket of Horovod's group, or a new one."""
         policy, (together, bucket) = self._policy, self._filling
         branches = policy.branches(self, site) if isinstance(policy, GraphFallback) else None
         if bucket is None or site.together is not together:
@@ -252,11 +255,11 @@ class TensorflowCompressor(Compressor):
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:
-        """Return the reduced gradient, in the gradient's dtype and shape."""
+        """Return the reduced gradient, with the dtype and shape of the gradient."""
         return tensor if ctx is None else ctx(tensor)
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result."""
+        """Compute an optimizer's updates from now on; the optimizer applies them."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
@@ -265,26 +268,25 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Take the loss scale from a Keras 3 ``LossScaleOptimizer``, unless a scaler was given;
-        None for unscaled gradients."""
+        """Read the loss scale from a ``LossScaleOptimizer`` of Keras 3, unless the option
+        ``grad_scaler`` was given. None means that gradients are not scaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
             self._scaler, self._is_scaled = optimizer, True
 
     def _is_called(self) -> bool:
-        """Return whether Horovod will run the compressor's operations; it traces them anyway."""
+        """Return whether Horovod will run the operations that it traces."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's Keras optimizer that calls, None with a tape."""
         if caller is None or not self._is_called():
             return
         if self._follower is not None:
             self._follower.meet(caller)
             return
         optimizer, memory = inner_of(caller), self.configuration.memory
-        with tf.init_scope():  # the settings hold values, which do not exist inside a graph
+        with tf.init_scope():  # the settings are values, which cannot be read inside a graph
             settings = optimizer.get_config()
         judge(self.configuration, [settings], is_forewarned=self.is_forewarned)
         if memory.finishes and not memory.counts_votes:
@@ -298,9 +300,10 @@ class TensorflowCompressor(Compressor):
             specs = {i: spec for i, spec in enumerate(self.step.specs) if self._is_sparse(spec)}
             factors = None if self._follower is None else self._follower.factors
             self.functions.witness = Witness(self._index.variables, specs, factors)
-        if site.op is not None and site.scales == (1.0, 1.0):  # else the carrier will say
+        if site.op is not None and site.scales == (1.0, 1.0):  # otherwise the carrier shows it
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # Ranks outside of the set trace, too, but never run. An elastic state meets before tracing.
+        # Ranks outside of the process set trace, but never run. With an elastic state, the
+        # handshake has been done before the tracing.
         if self.process_set.included() and self._world is None:
             self._meet()
         self._has_shaken_hands = True

@@ -1,10 +1,10 @@
-"""Horovod's elastic states for TensorFlow and Keras, with a compressor:
+"""Horovod's elastic states for TensorFlow and Keras 2, with a compressor:
 
     from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
     state = TensorFlowKerasState(model, optimizer, compressor=compressor, batch=0, epoch=0)
 
-Horovod's own state would pickle the compressor and give rank 0's to all ranks.
+Horovod's own state would pickle the compressor, and give rank 0's residuals to all ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
-    """Commits, restores and synchronizes a compressor with a state's variables."""
+    """Mixin with which an elastic state commits, restores and synchronizes a compressor."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
@@ -41,12 +41,12 @@ class WithCompressor:
         try:
             self.compressor.rejoin()
             super().sync()  # type: ignore[misc]
-        # If a worker died meanwhile: Horovod recognizes TensorFlow's error only in the training.
+        # A worker died meanwhile. Outside of the training, Horovod does not recognize this error.
         except tf.errors.UnknownError as error:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Also synchronize if workers only left, because residuals must be redistributed."""
+        """Require a synchronization even if workers only left, to redistribute residuals."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -58,9 +58,13 @@ class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[
 
 
 class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowKerasState``, or that of ``horovod.tensorflow.keras``,
-    with a compressor. UnsupportedInput for Keras 3, which needs
-    ``hvd_sparse.keras.elastic.KerasState``."""
+    """``horovod.tensorflow.elastic.TensorFlowKerasState`` with a compressor. It also replaces the
+    ``KerasState`` of ``horovod.tensorflow.keras``.
+
+    Raises
+    ------
+    UnsupportedInput : the optimizer is of Keras 3; use ``hvd_sparse.keras.elastic.KerasState``
+    """
 
     def __init__(
         self, model: Value, optimizer: Optimizer = None, *others: Any, **options: Any

@@ -1,8 +1,8 @@
-"""Handed-over Keras optimizers: the compressor's memory computes updates, the optimizers apply
-them.
+"""Keras optimizers given as ``optimizer=`` apply updates that the compressor's memory computes.
 
-When a program asks for the optimizer's variables, for example to save them, their moments are
-filled from the memory. The memory takes values that a program writes into the variables.
+When a program reads the optimizer's variables, for example to save them, the memory's moments are
+copied into them first. If a program writes moments into the variables, for example to load them,
+the memory continues from these.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ LISTS = {
     "square": "_velocities",
     "largest": "_velocity_hats",
 }
-"""Attributes of Keras's optimizers that hold moments, by the names of memories' arrays."""
+"""Names of a memory's arrays, and Keras's attributes with the same moments."""
 OVERWRITTEN = 1e-30
-"""Momentum in place of 0 in Keras 2, whose velocity becomes the gradient in a step without
-momentum; memories, torch and Keras 3 leave the velocity as it is."""
+"""Momentum that is used in place of 0 with Keras 2, where a step without momentum replaces the
+velocity by the gradient. Memories, torch and Keras 3 leave the velocity unchanged."""
 
 
 class Showing:
-    """Base class of handed-over optimizers; it fills in the moments when variables are read."""
+    """Mixin for an optimizer given as ``optimizer=``. It fills the variables with the memory's
+    moments when they are read."""
 
     hvd_sparse_follower: Follower
 
@@ -68,7 +69,7 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """A Keras 3 optimizer that applies the compressor's result times the learning rate."""
+    """Mixin for optimizers of Keras 3; ``update_step`` applies the compressor's result."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -77,7 +78,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """A Keras 2 optimizer that applies the result; a base class of the one that Horovod derives."""
+    """Mixin for optimizers of Keras 2; ``update_step`` applies the compressor's result."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -90,7 +91,7 @@ class Applying(Showing):
 
 
 class ApplyingLegacy(Applying):
-    """A legacy Keras optimizer that applies the result."""
+    """Mixin for the legacy optimizers of Keras 2, whose methods have other names."""
 
     @property
     def weights(self) -> Value:
@@ -108,8 +109,9 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Gives the memory the optimizer's settings, and copies moments between the two. ``met`` holds
-    the positions of variables whose gradients come through the compressor."""
+    """Reads the settings for each tensor's memory from the optimizer, and copies moments between
+    memory and optimizer. ``met`` has the positions of the variables whose gradients come through
+    the compressor."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -143,12 +145,16 @@ class Follower:
             derive(optimizer, ApplyingOfKeras3)
         type(optimizer).hvd_sparse_follower = self
         if type(memory) in OF_MUON:
-            _warn_of_moments(optimizer, "the compressor, which begins a Muon anew: begin with it")
+            _warn_of_moments(
+                optimizer,
+                "the compressor, which starts Muon without them: give the compressor an "
+                "optimizer that has not trained",
+            )
 
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Serve a compressor's step; ``averaged`` is the compressor's ``_averaged``."""
+        """Set the step whose memories need the settings."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -156,26 +162,27 @@ class Follower:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
     def meet(self, caller: Optimizer) -> None:
-        """Take the settings from the optimizer that calls: Horovod's copy, or Keras 3's own."""
+        """From now on, read settings from the optimizer that calls the compressor. With Keras 2,
+        this optimizer is a copy that Horovod has made. Any other raises InvalidOption."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
                 f"the {type(caller).__name__} that trains is not the optimizer that was given to "
-                "the compressor as optimizer=, and would apply its momentum a second time: give "
-                "the same object to both"
+                "the compressor as optimizer=, and would apply momentum a second time: give the "
+                "same object to both"
             )
         refuse_clipping(caller, self._memory)
         if caller is not self._optimizer:
             with tf.init_scope():
                 _warn_of_moments(
                     self._optimizer,
-                    "hvd.DistributedOptimizer, which makes an optimizer of its own, without any: "
-                    "write them into its variables behind its first step",
+                    "hvd.DistributedOptimizer, which makes a new optimizer without them: write "
+                    "them into the new optimizer's variables after its first step",
                 )
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Refuse to apply a gradient that came through no compressor: it lacks the momentum."""
+        """Raise InvalidOption if the compressor has not applied its momentum to a gradient."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -195,11 +202,11 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return the loss scale, the rate and the memory's hyper-parameters, as the graph reads
-        them. A function that the graph calls could see the step counter before or after the
-        optimizer advances the counter, which differs between ranks."""
+        """Return a tensor of the loss scale, the learning rate and the memory's hyper-parameters,
+        which the graph reads. If Python read them during the step, ranks could read the step
+        counter differently, some before and some after the optimizer advances it."""
         optimizer = self._optimizer
-        rate = self._rate()  # first: the legacy optimizers make their variables for it
+        rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
         held = scale, rate, *numbers, is_hat, optimizer.iterations
@@ -207,27 +214,26 @@ class Follower:
 
     def _rate(self) -> Value:
         optimizer = self._optimizer
-        if self._keeps_momentum:  # of Keras 3
+        if self._keeps_momentum:  # Keras 3
             return optimizer.learning_rate
         with tf.init_scope():
-            counter = optimizer.iterations  # made now, if it is not there yet
-        if hasattr(optimizer, "_decayed_lr"):  # of the legacy optimizers
+            counter = optimizer.iterations  # created now if necessary
+        if hasattr(optimizer, "_decayed_lr"):  # a legacy optimizer
             return optimizer._decayed_lr(tf.float32)
         rate = optimizer._learning_rate
         is_schedule = isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule)
         return rate(counter) if is_schedule else rate
 
     def _constants(self) -> dict[str, float]:
-        """Return the hyper-parameters that are Python's numbers, not variables."""
         held = {field: getattr(self._optimizer, name) for field, name in self._names.items()}
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
-        """Store the hyper-parameters that came with a gradient, and return the loss scale."""
+        """Store the values of ``beside``, and return the loss scale."""
         scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
-        # Constants have the values that Keras reads in update_step: Horovod's reduction is
-        # a graph even if Keras runs eagerly, and is not traced again when Keras traces again.
+        # For constants, use the values that Keras reads in update_step: the graph of Horovod's
+        # reduction may have older ones, because it is not traced again when Keras traces again.
         told |= self._constants() if self._is_eager else self._traced
         if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
             told["momentum"] = OVERWRITTEN
@@ -265,7 +271,7 @@ class Follower:
         return {**told, "weight_decay": self._memory.weight_decay}
 
     def _given(self, step: Step, position: int) -> Moments | None:
-        """Return moments that a program has written into the optimizer; None if there are none."""
+        """Return moments that a program has written into the optimizer's variables, or None."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
         if position not in self._to_look:
             if self._stride != 1:
@@ -273,12 +279,12 @@ class Follower:
             return None
         slots = _slots_of(self._optimizer, self._index.variables[position])
         if not rate and "momentum" in slots:
-            return None  # Keras's momentum has the rate in it, and waits for one
+            return None  # Keras's momentum includes the rate, so it cannot be read at a rate of 0
         self._to_look.discard(position)
         is_first = position not in self._offsets
         own = state.steps - self._offsets.setdefault(position, state.steps - told)
         if not slots or (is_first and state.steps):
-            return None  # a state that the compressor was given has the moments of every rank
+            return None  # a state was loaded into the compressor, with the moments of every rank
         arrays, is_ours = {}, True
         for name, slot in slots.items():
             array = np.asarray(value_of(slot)).reshape(-1)
@@ -288,7 +294,7 @@ class Follower:
             arrays[name] = array.astype(step.specs[position].accumulator)
         if is_first:
             is_known = is_ours and not told
-        else:  # this rank's compressor wrote it, or rank 0's, and it was broadcast
+        else:  # the compressor of this rank or of rank 0 wrote them, and they were broadcast
             is_known = is_ours or (told == own and any(each.any() for each in arrays.values()))
         if is_known:
             if told != own:
@@ -300,11 +306,11 @@ class Follower:
         return Moments(arrays, told, self._averaged(position))
 
     def forget(self) -> None:
-        """Fill all variables again when asked, because the memories' states were replaced."""
+        """Let the next ``show`` copy all moments, because the memories' states were replaced."""
         self._filled_at.clear()
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables, except into a graph."""
+        """Copy this rank's moments into the optimizer's variables; not while a graph is traced."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:
@@ -337,14 +343,16 @@ def _settings_of_muon(
         **of_muon,
         "ns_steps": int(optimizer.ns_steps),
         "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
-        # Keras adds epsilon to the norm of sums; the memory's means are smaller by this factor.
+        # Keras adds epsilon to the norm of a sum of gradients; the memory has a mean, which is
+        # smaller by this factor.
         "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
         "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
     }
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost; ``loss`` says where, and the remedy."""
+    """Warn that an optimizer's moments are lost. ``loss`` is the part of the text that names the
+    place and the remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
@@ -363,8 +371,9 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return an optimizer's moments of a variable, by the names of memories' arrays; none before
-    the optimizer is built, and none of a Muon, whose ranks have different momenta."""
+    """Return the optimizer variables that hold the moments of ``variable``, by the names of the
+    memory's arrays. The dict is empty before the optimizer is built, and for Muon, whose momenta
+    differ between ranks."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers
@@ -382,7 +391,7 @@ def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
 
 
 def _count(state: TensorState, told: int) -> None:
-    """Let Adam correct its moments' start by the optimizer's count of steps, as Keras does."""
+    """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does."""
     if hasattr(state.memory, "begun"):
         state.memory.begun = state.steps - told
 

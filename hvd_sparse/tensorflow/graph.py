@@ -1,4 +1,4 @@
-"""The parts of a graph: messages, and the branches of ``Compression.auto``."""
+"""Adds operations to a graph: those of messages, and the branches of ``Compression.auto``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DENSE_STEP = "the gradients of a step, which Horovod averages"
 
 
 class GraphOwner(Owner, Protocol):
-    """The part of a TensorFlow compressor that its graphs use."""
+    """The attributes of a TensorFlow compressor that this module uses."""
 
     process_set: ProcessSet
     functions: GraphFunctions
@@ -42,8 +42,9 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The branches of a step. All ranks take the branch ``way``, and submit only its collectives.
-    If ``is_timed``, ``note_end`` is called when a result has arrived."""
+    """The operations that choose the branch of a step. All ranks take the branch ``way``, and
+    submit only its collectives. If ``is_timed``, ``note_end`` is called when a result has
+    arrived."""
 
     owner: GraphOwner
     site: CallSite
@@ -54,14 +55,15 @@ class Branches:
     note_end: Callable[[np.ndarray], np.int32]
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
-        """Return a dense way's array to reduce, with stand-ins for a tensor's number and data."""
+        """Return, for a dense branch, counterparts of the outputs of ``GraphFunctions.send``: the
+        array for Horovod to reduce, and placeholders for the tensor's number and message."""
         # Horovod's operation has a single dtype, so a float16 gradient has an allreduce of its own,
         # and one entry stands for the gradient here.
         wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """Return a dense way's result; ``reduced`` is Horovod's reduction of the array."""
+        """Return the result of a dense branch; ``reduced`` is the reduced array of ``aside``."""
 
         def half() -> tf.Tensor:
             site, array = self.site, tf.cast(flat, tf.float16)
@@ -72,7 +74,7 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return a result of any way, after the measurement, which delays all ways alike."""
+        """Return a branch's result after measuring its arrival, which delays all branches alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -85,8 +87,8 @@ class Branches:
 class GraphBucket:
     """The tensors of one message, while a graph is traced.
 
-    A single tensor's message is built at once. A group's message is built when Horovod requests the
-    first result, because Horovod has handed over all tensors of the group by then.
+    The message of a single tensor is built at once. The message of a group is built when Horovod
+    requests the first result, because Horovod has passed all tensors of the group by then.
     """
 
     def __init__(
@@ -140,10 +142,11 @@ class GraphBucket:
     def receive(
         self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor
     ) -> tf.Tensor:
-        """Return the reduced gradient of a tensor, flat; no further tensor can join the bucket."""
+        """Return the reduced gradient of a tensor, flat. No tensor can be added afterwards."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function takes all, because a control dependency does not hold in Horovod's branches.
+        # A single function receives all inputs, because control dependencies have no effect in
+        # Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -166,8 +169,9 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # Operations' names include the graph's scopes, as carriers' names do, so that messages
-            # differ, and a rank that cannot identify a gradient still meets the others.
+            # The names of messages include the graph's scopes, as those of carriers do. So messages
+            # have different names, and a rank that cannot identify a gradient still uses the name
+            # that the other ranks use.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -190,10 +194,10 @@ class GraphBucket:
 
 
 class GraphFallback(Fallback):
-    """Policy that follows a trial's verdict by a branch of the graph.
+    """The policy of ``Compression.auto`` in graphs, where every step takes one of several branches.
 
-    One function per step chooses the branch for all gradients of one call of Horovod. Horovod
-    reduces the gradients of a dense branch without a carrier and without a call of Python.
+    One operation per step chooses the branch for all gradients of a call of Horovod. In a dense
+    branch, Horovod reduces the gradients without a carrier, and no Python code runs.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
@@ -201,7 +205,8 @@ class GraphFallback(Fallback):
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None
-        # Operations on this variable run in the program's order, the same on all ranks.
+        # Operations on this variable run in the order of the program, which is the same on all
+        # ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
@@ -211,8 +216,9 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that returns a step's way, outside of Horovod's branches; it waits
-        for the last gradient of the list, which most backward passes compute first."""
+        """Build the operation that chooses a step's branch, in the graph around Horovod's own
+        branches. It waits for the last gradient of the list, because most backward passes compute
+        this gradient first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -245,7 +251,7 @@ class GraphFallback(Fallback):
             way, is_timed = DENSE, False
             if owner.process_set.included() and owner.collective.world_size > 1:
                 way = self._choose(owner, [owner.functions.position(token) for token in tokens])
-                is_timed = self.trial.is_timed  # else Horovod reduces nothing
+                is_timed = self.trial.is_timed  # otherwise Horovod reduces nothing
         return np.int32(way), np.bool_(is_timed), order
 
     def _choose(self, owner: GraphOwner, positions: Sequence[int | None]) -> int:
@@ -254,7 +260,7 @@ class GraphFallback(Fallback):
         if way == SPARSE:
             self.owed.update(dict.fromkeys(known))
         elif len(known) < len(positions):
-            return SPARSE  # where it is refused, on all ranks
+            return SPARSE  # in this branch all ranks raise an error for the unknown variable
         elif self.sends_all or (
             not self.owed.keys().isdisjoint(known) and not self._are_paid(owner, known)
         ):
@@ -264,7 +270,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether all ranks have seen all residuals sent. Collective."""
+        """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
         mine = all(map(self.is_paid, owing))
         are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
@@ -288,7 +294,7 @@ class GraphFallback(Fallback):
             self.owed[position] = ticket.run
 
     def arrived(self) -> None:
-        """Do nothing, because ``_note_end`` ends the step on every way."""
+        """Do nothing, because ``_note_end`` ends the step in every branch."""
 
     def _note_end(self, result: np.ndarray) -> np.int32:
         self.clock.end()

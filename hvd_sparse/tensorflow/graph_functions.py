@@ -1,4 +1,4 @@
-"""The functions that a graph calls at every step: numpy in, numpy out, on the step object."""
+"""Functions of numpy arrays that a graph calls at every step. They call the compressor's step."""
 
 from __future__ import annotations
 
@@ -26,36 +26,37 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""The ways of a step: sparse; dense with the residuals; Horovod's own, in float32 or float16."""
+"""How a step is sent: compressed; dense with the residuals; by Horovod alone, in the
+accumulator's dtype or in float16."""
 HOST = "/CPU:0"
-"""Device of numpy's functions and of the collectives, whatever device the gradients are on."""
+"""Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
-"""In a step that failed, the other tensors are waited for: this many seconds at least, and this
-multiple of the step's duration so far. Not longer, because some tensors come in no step, and
-because two threads that wait may hold all of TensorFlow's."""
+"""A step that failed waits for its other tensors. The longest wait is this many seconds, or this
+multiple of the step's duration so far if that is longer. It is limited because some traced tensors
+may not be in the step, and because waiting threads may be all threads that TensorFlow has."""
 NO_SPLITS = np.empty(0, np.int32)
-"""Splits of an array that all ranks receive alike."""
+"""Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
-"""Steps in which a variable is watched; each step copies the variable."""
+"""Number of steps in which a variable is watched, because each of them copies the variable."""
 ENOUGH = 3
-"""Steps of one kind before a warning."""
+"""Number of suspicious steps of one kind before a warning."""
 TOLERANCE = 0.02
-"""Relative change of an update that rounding and a loss scale's division may cause."""
+"""Relative change of an update that rounding and the division by a loss scale may cause."""
 VISIBLE = 1e-4
-"""Least size of an update, relative to the value, that float32 shows within the tolerance."""
+"""Smallest update, relative to the value, that float32 shows within the tolerance."""
 UNCHANGED = (
-    "%d gradients of %r were reduced, and the variable did not change before the next: if they "
-    "were thrown away, the residual keeps what was not sent of them, and it moves the weights "
-    "later. Take such gradients from a plain tf.GradientTape; accumulate batches before the tape "
-    "reduces them, and leave a step out before, not behind, hvd.DistributedGradientTape's "
-    "gradient(). At a learning rate of 0 nothing is wrong"
+    "%d gradients of %r were reduced, and the variable did not change after each of them: if "
+    "they were thrown away, their unsent entries stay in the residual and change the weights "
+    "later. Take such gradients from a plain tf.GradientTape, accumulate batches before the tape "
+    "reduces them, and skip a step before hvd.DistributedGradientTape's gradient(), not after "
+    "it. If the learning rate is 0, ignore this warning"
 )
 ALTERED = (
-    "gradients were multiplied by about %g after the compressor had given them back (of %r), which "
-    "with optimizer= are updates, not gradients: every step is as much shorter or longer. If they "
-    "are clipped, leave that out, and give the bound to the memory, as in memory={'id': "
-    "'adam_correction', 'clip_norm': 1.0}; if a loss scale divides them, give the compressor "
-    "grad_scaler="
+    "gradients were multiplied by about %g after they came back from the compressor (seen at "
+    "%r); with optimizer= they are updates, so every update is multiplied too. If they are "
+    "clipped, leave that out, and clip in the memory, as in "
+    "memory={'id': 'adam_correction', 'clip_norm': 1.0}; if a loss scale divides them, give the "
+    "compressor grad_scaler="
 )
 
 
@@ -73,7 +74,7 @@ def call_numpy(
 
 @dataclass(eq=False)
 class SealedBucket:
-    """The exchange of a bucket's tensors; the thread that processes its result holds ``lock``."""
+    """A running exchange. The thread that processes its result holds ``lock``."""
 
     conversation: Conversation
     bucket: BucketRun
@@ -84,12 +85,12 @@ class SealedBucket:
 
 
 class GraphFunctions:
-    """The two halves of a tensor's step, which TensorFlow's executor calls in any thread. A bucket
-    is a tensor or one of Horovod's groups; Horovod reduces each in a branch of its own. ``tokens``
-    are positions of variables by ``variables.runtime_token``."""
+    """The functions of one compressor, which TensorFlow may call in any thread. A bucket is a
+    tensor or one of Horovod's groups. ``tokens`` has the position of each variable by its
+    ``variables.runtime_token``."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
-        self._step, self._collective = owner.step, owner.collective
+        self._name, self._step, self._collective = owner.name, owner.step, owner.collective
         self._ledger = owner.watchdog.ledger
         self._padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
@@ -97,9 +98,9 @@ class GraphFunctions:
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
         self.dense_bytes: dict[str, int] = {}
-        """Bytes of the tensors that Horovod reduces dense at every step, by name."""
+        """By name, the bytes of the tensors that are never compressed."""
         self.traced: set[str] = set()
-        """Names of the tensors that are sent at every step of some graph."""
+        """Names of the tensors for which some graph has a call of ``send``."""
         self._counted: StepRun | None = None
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
@@ -110,7 +111,7 @@ class GraphFunctions:
         return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
-        """Drop all running steps, because Horovod was restarted and no exchange will end."""
+        """Drop all running steps. They can never end, because Horovod was restarted."""
         self._tickets.clear()
         self._place = None
 
@@ -123,10 +124,13 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Return the array to allreduce for a tensor, and the tensor's number; then the result of
-        ``seal``, unless the tensor ``is_joined`` with others. The ``gradient`` is flat, in
-        TensorFlow's memory. After the loss scale, ``scale`` holds the hyper-parameters of a
-        handed-over optimizer."""
+        """Compress a tensor. Return the array for Horovod to reduce, and the tensor's number.
+        Unless ``is_joined``, return the two results of ``seal`` too.
+
+        gradient : flat, in TensorFlow's memory
+        scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
+        is_joined : the tensor is in a group, for which ``seal`` is called later
+        """
         if self._place is None:
             self._place = self._collective.rank, self._collective.world_size
         rank, world_size = self._place
@@ -169,7 +173,7 @@ class GraphFunctions:
         return sent if is_joined else sent + self.seal(number)
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first array that the exchange of these tensors moves, with splits."""
+        """Begin the exchange of these tensors; return its first array and splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket, spans = joined(tickets), self._step.spans
@@ -184,7 +188,8 @@ class GraphFunctions:
         return self.advance(numbers[0], None)
 
     def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Return the next array that the exchange moves, with splits."""
+        """Give the exchange the result of its last collective. Return the array of its next
+        collective, and the splits, which are empty unless this is an alltoall."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
         splits = getattr(request, "splits", NO_SPLITS)
@@ -193,25 +198,25 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat; an error is raised after the step is taken back."""
+        """Return the reduced gradient, flat. On an error, the step is first taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
-        run.received.update(sealed.numbers)  # all of its phases are over
-        # Another thread waits for this exchange to raise the step's failure, so return at once.
+        run.received.update(sealed.numbers)  # the exchange is over
+        # Return at once, because another thread waits for this exchange before it raises an error.
         if run.is_raising and ticket.position is not None:
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:
             if run.failure is not None:
                 raise run.failure
-            # Check the carrier first, which may refuse the step before the message is read.
+            # Check the carrier first, because its error explains errors in the message.
             self._step.report(ticket, reduced)
-            with sealed.lock:  # the thread that comes first does it for all
+            with sealed.lock:  # the first thread does this for all tensors
                 if not sealed.is_finished:
                     sealed.is_finished = True
                     try:
                         self._finish(sealed, received)
-                    except Exception as error:  # for every tensor to raise, in its own thread
+                    except Exception as error:  # every tensor raises it in its own thread
                         sealed.failure = error
             if sealed.failure is not None:
                 raise sealed.failure
@@ -234,16 +239,16 @@ class GraphFunctions:
             arrivals = stop.value
             if bucket.began_s:
                 keys = ", ".join(self._step.specs[position].key for position in bucket.members)
-                name = f"hvd_sparse.{bucket.index}: {keys}"
+                name = f"hvd_sparse.{self._name}.{bucket.index}: {keys}"
                 self._step.spans.tell("exchange", name, bucket.began_s)
         self._step.receive(bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step after its tensors in other threads have passed all phases. If this tensor
-        raised earlier, TensorFlow would drop operations that have not begun, and other ranks would
-        wait for them."""
+        """Take a step back, after the exchanges of its tensors in other threads are over. If this
+        thread raised its error earlier, TensorFlow would drop operations that have not begun, and
+        other ranks would wait for them."""
         self._ledger.clear()
-        if is_elastic():  # Horovod's elastic run ends in silence at errors that it does not know
+        if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
         self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
@@ -257,17 +262,18 @@ class GraphFunctions:
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced itself."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed."""
         position = self.position(token)
-        assert position is not None  # one that is unknown is refused when it is traced
+        assert position is not None  # tracing raises an error for unknown variables
         loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
         ticket = self._step.enter_dense(position, loss_scale)
         return self._step.finish_dense(ticket, reduced, parameter)
 
 
 class Witness:
-    """Detects, from the updates of the smallest compressed variable, a program with a tape that
-    does not apply the results, or that changes them first. ``factors`` are a ``Follower``'s."""
+    """Detects programs with a tape that do not apply the results, or that change them before. It
+    watches how the smallest compressed variable changes. ``factors`` is ``Follower.factors``, or
+    None without ``optimizer=``."""
 
     def __init__(
         self,
@@ -283,8 +289,8 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and its expected update; the program will divide ``result`` by
-        ``scale``."""
+        """Store the variable's value and its expected update. The program will divide ``result`` by
+        ``scale``, and then apply it."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -292,11 +298,12 @@ class Witness:
         if self._factors is not None:
             factor, decay = self._factors()
             expected = [-factor * result[index] / scale]
-            expected.append(expected[0] - decay * value[index])  # where Keras decays the variable
+            expected.append(expected[0] - decay * value[index])  # if Keras decays the variable
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Compare the variable when its next gradient arrives; warn once, with the remedy."""
+        """When the variable's next gradient arrives, check whether the update was applied, and warn
+        if it was not in several steps."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

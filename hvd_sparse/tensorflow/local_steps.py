@@ -1,4 +1,4 @@
-"""Local steps: ranks train alone, and exchange their movement every few steps."""
+"""Local steps: each rank trains alone, and the ranks average their progress every few steps."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from hvd_sparse.types import Params, Report
 
 
 class LocalSteps(LocalStepsBase):
-    """Sparse exchange, every few steps, of each rank's movement under a local optimizer.
+    """Exchanges compressed changes of the variables every few steps of a local optimizer.
 
     ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step and the papers' settings.
-    Here the program runs the local optimizer, and calls ``advance`` after each step, outside of
-    ``tf.function``.
+    With TensorFlow, the program runs the local optimizer by itself, and calls ``advance`` after
+    each of its steps, outside of ``tf.function``.
 
     Parameters
     ----------
     variables : a built model, its trained variables, or a callable that returns them
-    compression : function that makes the compressor of a list of variables, for example
+    compression : function of a list of variables that makes the compressor, for example
         ``functools.partial(Compression.topk, density=1 / 64)``
-    every : local steps between two exchanges
+    every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
 
     Notes
     -----
-    Collective: all ranks start from one anchor, so the constructor broadcasts rank 0's variables.
-    Variables that are not trainable now are not exchanged: freeze a layer that will be trained
-    later after you make this object. If a model or a callable was given, the next exchange raises
-    an error for a layer that was unfrozen since.
+    The constructor is collective: it broadcasts rank 0's variables, so that all ranks start from
+    the same anchor. Variables that are not trainable when this object is made are not exchanged.
+    To freeze a layer only for a time, make this object first, and then freeze the layer. If a layer
+    is unfrozen later, the next exchange raises InvalidOption, provided that a model or a callable
+    was given.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -102,9 +103,12 @@ class LocalSteps(LocalStepsBase):
             variable.assign(anchor)
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer: local steps "taken"
-        since the last exchange; "anchors" and "velocities" in the variables' order; the
-        "compressor"'s state."""
+        """Return this rank's state, without the model and the local optimizer.
+
+        taken : number of local steps since the last exchange
+        anchors, velocities : arrays in the order of the variables
+        compressor : the compressor's state
+        """
         return {
             "taken": self.taken,
             "anchors": [anchor.numpy() for anchor in self._anchors],
@@ -114,7 +118,7 @@ class LocalSteps(LocalStepsBase):
 
     def load_state_dict(self, state: Report) -> None:
         """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-        RankMismatch if the state belongs to another model or configuration."""
+        Raises RankMismatch if the state is of another model or configuration."""
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
@@ -123,7 +127,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Overwrite variables by rank 0's, bfloat16 as bits, because Horovod does not support it."""
+    """Broadcast variables from rank 0, in place. Horovod does not support bfloat16, so its bits are
+    broadcast as integers."""
     known = [variable for variable in variables if variable.dtype != tf.bfloat16]
     if known:
         hvd.broadcast_variables(known, root_rank=0)

@@ -1,5 +1,5 @@
-"""Keras's optimizers: their versions, the memories that do their work, and refusals. Keras itself
-is not imported, because either version may be in use."""
+"""Reads Keras's optimizers of all versions, and finds the memories that can compute their updates.
+Keras is not imported, because either version may be in use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hvd_sparse.tensorflow.variables import callers
 from hvd_sparse.types import Optimizer, Settings, Value
 
 WRAPPERS = ("horovod._keras", "hvd_sparse.keras.optimizer")
-"""Modules whose optimizers call a compressor."""
+"""Modules with wrappers of Keras optimizers that call a compressor."""
 CLIPPING = ("clipnorm", "clipvalue", "global_clipnorm")
 SGD = {"momentum": "momentum", "nesterov": "nesterov"}
 ADAM = {"beta1": "beta_1", "beta2": "beta_2", "epsilon": "epsilon"}
@@ -35,12 +35,12 @@ NAMES: dict[type, dict[str, str]] = {
     **dict.fromkeys(OF_ADAM, ADAM),
     **dict.fromkeys(OF_MUON, MUON),
 }
-"""Keras's names of a memory's hyper-parameters."""
+"""For each memory, the names of its hyper-parameters, and Keras's names of these."""
 LEGACY_UPDATE = "_resource_apply_dense"
-"""Method of a legacy SGD that corresponds to ``update_step`` of the other optimizers."""
+"""Method of the legacy SGD that corresponds to ``update_step`` of other optimizers."""
 WAY_OUT = (
-    "Horovod's wrappers do not know Keras 3: its Keras optimizer trains without averaging "
-    "anything, in silence. Wrap the optimizer by "
+    "Horovod's wrappers do not support Keras 3: a wrapped optimizer trains without averaging "
+    "gradients, and without an error. Wrap the optimizer by "
     "hvd_sparse.keras.DistributedOptimizer(optimizer, compression=...), or install tf-keras and "
     "set TF_USE_LEGACY_KERAS=1 in the environment before TensorFlow is imported"
 )
@@ -55,15 +55,14 @@ def is_optimizer_of_keras_3(optimizer: Optimizer) -> bool:
 
 
 def inner_of(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer in a Keras 3 ``LossScaleOptimizer``; any other optimizer as it is."""
+    """Return the optimizer inside of a Keras 3 ``LossScaleOptimizer``, or ``optimizer`` itself."""
     if not is_optimizer_of_keras_3(optimizer):
         return optimizer
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update rules of these optimizers and the legacy SGD in all loaded versions of
-    Keras."""
+    """Return the update methods of these optimizers in all loaded versions of Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(getattr(optimizers, name, None), "update_step", None)
@@ -77,15 +76,16 @@ def updates_of(*names: str) -> list[Value]:
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    # A handed-over optimizer counts as its original class. Updates are compared, not classes: a
-    # class that only adds options is known, a class with an update of its own is not.
+    # The update methods are compared, because a subclass that only adds options is supported, and a
+    # subclass with an update of its own is not. ``hvd_sparse_base`` is the original class of an
+    # optimizer that was given to a compressor before.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
     return getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Give a Keras 3 optimizer a class derived from ``base`` and its own; it is serialized as its
-    own."""
+    """Change the class of a Keras 3 optimizer to a subclass of ``base`` and of its own class. It is
+    saved as an optimizer of its own class."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -93,10 +93,11 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can do a Keras optimizer's work; nothing is changed yet.
+    """Return the memories that can compute a Keras optimizer's updates. The optimizer is not
+    changed here, and it still applies decoupled weight decay itself.
 
-    Decoupled weight decay stays with the optimizer. The memory's momentum has no learning rate in
-    it; Keras's own momentum includes the rates of old steps.
+    If the learning rate changes, updates differ from Keras's: the memory's momentum does not
+    include the learning rate, and Keras's includes the rates of old steps.
     """
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
@@ -139,7 +140,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         )
     optimizer = inner_of(optimizer)
     held = getattr(optimizer, "_learning_rate", None)
-    if held is None:  # of the legacy optimizers
+    if held is None:  # a legacy optimizer
         held = getattr(optimizer, "_hyper", {}).get("learning_rate")
     if callable(held) and hasattr(held, "get_config"):
         if steps is not None:
@@ -160,23 +161,23 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``; None with a tape."""
+    """Return the Keras optimizer that calls ``compress``; None if a tape calls."""
     frames = (frame for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
     found = (frame.f_locals.get("self") for frame in frames)
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Refuse an optimizer that clips the results of a memory that does its work."""
+    """Raise InvalidOption if an optimizer would clip the memory's results, which are updates."""
     if not getattr(memory, "momentum", True):
-        return  # gradients arrive
+        return  # the results are gradients
     for option in CLIPPING:
         value = getattr(optimizer, option, None)
         if value is not None:
             is_adaptive = isinstance(memory, AdamCorrection)
             what = f"{type(optimizer).__name__}'s updates" if is_adaptive else "velocities"
             raise InvalidOption(
-                f"the optimizer has {option}={value}, and would clip {what}, which arrive instead "
-                f"of gradients: leave it out, and clip before with memory={{'id': {memory.id!r}, "
-                "'clip_norm': ...}"
+                f"the optimizer has {option}={value}, and would clip {what}, which it gets "
+                f"instead of gradients: leave {option} out, and clip in the memory, by "
+                f"memory={{'id': {memory.id!r}, 'clip_norm': ...}}"
             )

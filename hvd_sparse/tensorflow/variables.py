@@ -1,8 +1,9 @@
-"""The variables to compress, and which of them a gradient belongs to.
+"""Finds the variables to compress, and the variable of each gradient.
 
-Horovod passes a compressor a tensor without a name.  Its calling frame has the lists of gradients,
-`grads`, and of their variables, `vars`, in one order.  Order of calls, names and shapes are no
-evidence: groups reorder, gradients are left out, and models may share names and shapes.
+Horovod passes a gradient to the compressor without its variable. The calling frame of Horovod has
+the list of gradients, `grads`, and the list of their variables, `vars`, in the same order. A
+variable cannot be found from the order of calls, from names or from shapes: groups change the
+order, gradients may be missing, and models may have equal names and shapes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from hvd_sparse.errors import (
 from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
 NONE_YET = (
-    "there are no variables to compress: give the model itself where its first batch builds it, or "
-    "a callable that returns its variables; whatever asks for them before training, as stats() and "
-    "save() do, needs model.build() first"
+    "there are no variables to compress: give the model itself if its first batch builds it, or "
+    "a callable that returns its variables; before training, stats() and save() need "
+    "model.build() first"
 )
 GRAPHS_OF_1 = (
     "A compressor keeps its state outside of graphs and needs TensorFlow 2: train with "
@@ -36,6 +37,7 @@ GRAPHS_OF_1 = (
     "tf.compat.v1.disable_eager_execution(), or use hvd.Compression.fp16"
 )
 FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+SAVING = "tensorflow.python.saved_model.save"
 SCALES = ("prescale_factor", "postscale_factor")
 CALLS = "_hvd_sparse_identity_calls"
 
@@ -45,7 +47,7 @@ def value_of(variable: Value) -> Value:
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:
-    """Return the ``tf.Variable`` in each Keras 3 variable, also in lists of lists."""
+    """Return the ``tf.Variable`` of each Keras 3 variable, also in nested lists."""
     return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
 
 
@@ -54,12 +56,12 @@ def _is_of_keras(thing: Value) -> bool:
 
 
 class VariableSource:
-    """Variables of a model, a list or a callable; the first batch may build a model."""
+    """The variables of a list, of a callable, or of a model, which may be built later."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
         self._params = params
-        # Ask the class, because an unbuilt model raises an error.
+        # Look at the class, because an unbuilt model raises an error.
         self._is_model = hasattr(type(params), "trainable_variables")
         if not (self._is_model or callable(params)):
             if isinstance(params, (str, bytes)) or not hasattr(params, "__iter__"):
@@ -68,14 +70,14 @@ class VariableSource:
                     "callable"
                 )
             self._params = list(params)
-            if not self._params:  # for ever: Keras' list of an unbuilt model is empty
+            if not self._params:  # the list of an unbuilt model stays empty
                 raise InvalidOption(NONE_YET)
         # Names of Keras 3's variables begin with the model's name, except in a loaded model.
         is_named = _is_of_keras(params) and hasattr(params, "name")
         self._prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
-        """Return the ``tf.Variable`` objects, without counters and states of random generators."""
+        """Return the ``tf.Variable`` objects, without frozen integers, for example counters."""
         refuse_tensorflow_1()
         given = list(self._ask())
         variables = values_of(given)
@@ -84,7 +86,7 @@ class VariableSource:
             for each, value in zip(given, variables)
         }
         for variable in variables:
-            graph = getattr(variable, "graph", None)  # a program may keep it beyond its graph
+            graph = getattr(variable, "graph", None)
             if graph is not None and not graph.building_function:
                 raise UnsupportedInput(
                     f"variable {variable.name!r} is in a graph of TensorFlow 1. {GRAPHS_OF_1}"
@@ -112,7 +114,7 @@ class VariableSource:
             raise InvalidOption(f"{NONE_YET}. {error}") from error
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-        """Return the specs that ranks must agree on; variables of one name are numbered."""
+        """Return the specs of variables; a number is added to names that are not unique."""
         seen: Counter[str] = Counter()
         specs = []
         for variable in variables:
@@ -130,40 +132,44 @@ class VariableSource:
 
 
 def refuse_graphs() -> None:
-    """Refuse TensorFlow 1's graphs, and a compressor that is made while a function is traced."""
+    """Raise an error in a graph of TensorFlow 1, or while a ``tf.function`` is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(
             "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow "
-            "traces it again for other arguments, and each time another compressor would begin, "
-            "without what the last one kept back. Make it outside, once: compression = "
+            "traces it again for other arguments, and would make another compressor each time, "
+            "without the residual of the last one. Make it outside, once: compression = "
             "Compression.ldte_bs(params, ...) before the tf.function, which then only uses it"
         )
 
 
 def refuse_tensorflow_1() -> None:
-    """Refuse a graph of TensorFlow 1, whose variables have no value until a session runs."""
-    with tf.init_scope():  # leaves the graphs that functions are traced into, and no others
+    """Raise UnsupportedInput in a graph of TensorFlow 1, whose variables have no values yet."""
+    with tf.init_scope():  # leaves only the graphs of traced functions
         if not tf.executing_eagerly():
             raise UnsupportedInput(f"this is a graph of TensorFlow 1. {GRAPHS_OF_1}")
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse equal names, because Horovod finds the gradients of a group by name and would drop
-    one."""
+    """Raise InvalidOption for equal names, because Horovod finds the gradients of a group by name,
+    and would drop one of them."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
-            f"two variables are called {twice[0]!r}, and Horovod tells those of groups apart by "
-            "name: give the layers names of their own, or groups= a number"
+            f"two variables are called {twice[0]!r}, and Horovod identifies the variables of a "
+            "group by name: give the layers different names, or give a number as groups="
         )
 
 
 @dataclass
 class CallSite:
-    """Horovod's local variables at a call of ``compress``, None if not found. ``together`` are the
-    tensors of a group, ``gradients`` and ``variables`` those of the whole call in one order, and
-    ``scales`` the factors before and after the reduction."""
+    """Horovod's local variables at a call of ``compress``; None if not found.
+
+    variable : the variable of the gradient
+    together : the tensors of the gradient's group
+    gradients, variables : all gradients and variables of Horovod's call, in the same order
+    scales : the factors that Horovod applies before and after the reduction
+    """
 
     variable: object | None = None
     process_set: Value = None
@@ -174,9 +180,10 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the tensor among the positions ``group`` of the lists in Horovod's frame. The
-        gradient of `a + b` is one object for both variables, and Horovod asks for each variable in
-        list order, so the tensor counts the calls."""
+        """Find the variable of a gradient in the lists of Horovod's frame, at the positions
+        ``group``; None stands for all. One tensor may be the gradient of several variables, for
+        example of both variables in `a + b`. Horovod then passes it once for each, in list order,
+        so the calls are counted on the tensor."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -195,8 +202,8 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return Horovod's current call, and refuse calls that no compressor can serve. A later run of
-    the trace may be for another variable: see `runtime_token`."""
+    """Return the call of Horovod in which ``compress`` is called. Raises an error if no compressor
+    can serve this call. When the graph runs, the variable may be another: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()
@@ -217,7 +224,7 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
         tensors = local.get("tensor_list")
         if site.together is None and isinstance(tensors, list) and len(tensors) > 1:
             site.together = tensors
-        # AutoGraph compiles Horovod's functions anew, and puts "tf__" before their names.
+        # AutoGraph compiles Horovod's functions again, with "tf__" before their names.
         if frame.f_code.co_name.removeprefix("tf__") == "allreduce_grads":
             site.place(tensor, local, group)
             break
@@ -228,7 +235,8 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
 def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
     if site.op not in (None, hvd.Average, hvd.Sum):
         raise UnsupportedReduction(
-            "Horovod's op is neither hvd.Average nor hvd.Sum, which alone can be restored: use one"
+            "Horovod's op is neither hvd.Average nor hvd.Sum, and a compressor supports only "
+            "these: use one of them"
         )
     theirs = site.process_set
     if theirs is not None and theirs.process_set_id != process_set.process_set_id:
@@ -239,22 +247,21 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that names the variable's resource when the graph runs; empty for
-    None.
+    """Return a string tensor that identifies the variable when the graph runs; empty for None.
 
-    Horovod reduces inside a `tf.function` with the variables as arguments, so TensorFlow may run
-    one model's trace for an equal model, with other handles. Unregistered variables have tokens
-    too, because TensorFlow numbers a graph's branches by their content, and the numbers are in
-    collectives' names.
+    The variable that was found while tracing is not sufficient: Horovod reduces inside a
+    `tf.function` with the variables as arguments, so TensorFlow may run the trace for another model
+    with equal shapes. Unregistered variables have tokens too, because TensorFlow numbers a graph's
+    branches by their content, and collectives' names contain these numbers.
     """
     return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
 
 
 class VariableIndex:
-    """Finds the position of a variable, also by another object that wraps the same resource."""
+    """Finds the position of a variable, even if another object wraps the same variable."""
 
     def __init__(self, variables: Sequence[Value]) -> None:
-        # Holding the variables keeps their handles alive, so that no id is used again.
+        # The list keeps the variables' handles alive, so that no id is used again.
         self.variables = list(variables)
         self._by_handle = {id(_eager_handle(v)): i for i, v in enumerate(self.variables)}
 
@@ -263,13 +270,13 @@ class VariableIndex:
         return None if handle is None else self._by_handle.get(id(handle))
 
     def tokens(self) -> dict[bytes, int]:
-        """Return the positions by the variables' `runtime_token`s."""
         with tf.init_scope():
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable, None if unknown, and the variable. Without
-        ``variable``, no other variable may have the gradient's static shape and dtype."""
+        """Return the position of a gradient's variable, or None if it is unknown, and the variable.
+        If ``variable`` is None, search for a variable with the gradient's shape and dtype, which
+        must be the only one."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -278,13 +285,13 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return the resource handle outside of graphs, one object for a variable's wrappers."""
+    """Return a variable's handle outside of graphs, which all objects that wrap it share."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
         if graph is None:
             break
-        # Inside of a traced function, the graph captures a handle from outside.
+        # A graph that is being traced has captured the handle from outside.
         captures = getattr(graph, "captures", ())
         handle = next((outside for outside, inside in captures if inside is handle), None)
     return handle
@@ -293,8 +300,9 @@ def _eager_handle(variable: object) -> object | None:
 def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
-    """Return a placeholder for an unregistered variable, whose compression fails on all ranks;
-    UnknownGradient if the variable would go dense, without a carrier for the other ranks."""
+    """Return a spec for an unregistered variable, so that its compression fails on all ranks
+    together. Raises UnknownGradient if the variable is too small to be compressed, because then no
+    carrier can report the error to the other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
@@ -302,29 +310,33 @@ def spec_of_unknown(
             return spec
     raise UnknownGradient(
         f"the gradient of the variable {name!r}, of shape {tensor.shape}, has no registered "
-        "variable: give the compressor all variables that the tape or optimizer has (outside "
-        "of hvd.DistributedGradientTape and hvd.DistributedOptimizer, only shapes that are "
-        "unique are known)"
+        "variable: give the compressor all variables that the tape or optimizer has (outside of "
+        "hvd.DistributedGradientTape and hvd.DistributedOptimizer, a gradient is recognized only "
+        "if its shape is unique)"
     )
 
 
 def callers() -> Iterator[Value]:
-    """Yield the frames of all callers, the innermost first."""
     frame: Value = sys._getframe(1)
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
+def is_exporting() -> bool:
+    """Return whether TensorFlow writes a SavedModel. It then traces Horovod's functions once more,
+    with placeholders instead of the variables; nothing runs these traces."""
+    return any(frame.f_globals.get("__name__") == SAVING for frame in callers())
+
+
 def refuse_xla() -> None:
-    """Refuse a graph that XLA will compile, because XLA's own error would name none of its
-    operations."""
+    """Raise UnsupportedInput if XLA compiles the graph; XLA's own error would not say why."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None
         ):
             raise UnsupportedInput(
-                "the training step is to be compiled by XLA, which knows no collectives of "
-                "Horovod: say model.compile(..., jit_compile=False), as Keras 3 turns it on by "
-                "itself where there is a GPU, or leave jit_compile=True out of tf.function"
+                "XLA is about to compile the training step, but cannot compile collectives of "
+                "Horovod: give model.compile(..., jit_compile=False), because Keras 3 turns it "
+                "on by itself if there is a GPU, or leave jit_compile=True out of tf.function"
             )

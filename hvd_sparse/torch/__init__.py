@@ -16,7 +16,7 @@ __all__ = ["Compression", "LocalSteps", "TorchCompressor"]
 
 
 class TorchSendNothing(SendNothing):
-    """Lets Horovod reduce one number for each tensor, and returns every rank's own gradient."""
+    """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         return torch.zeros(1), tensor
@@ -35,10 +35,10 @@ class Compression(ReadsTorch, AutoMethod, Methods):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(),
                                              compression=compression)
 
-    Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 and float64; the residual
-    is float32, or float64 for float64 gradients. Parameters of other dtypes that have no gradient
-    are ignored. Clip and unscale gradients after ``optimizer.synchronize()``; otherwise
-    ChangedGradient is raised.
+    Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 or float64. The residual
+    is float32; for float64 gradients it is float64. Frozen parameters of other dtypes are ignored.
+    Clip and unscale gradients after ``optimizer.synchronize()``, because Horovod's result would
+    overwrite earlier changes; ChangedGradient is raised for these.
     """
 
     _plans_groups = True
@@ -47,8 +47,9 @@ class Compression(ReadsTorch, AutoMethod, Methods):
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """Commits, restores and redistributes a compressor in ``hvd.elastic.TorchState(model=...,
-    compressor=compressor)``; Horovod alone would pickle it and give rank 0's state to all ranks."""
+    """Commits, restores and redistributes the compressor that is given to Horovod's
+    ``TorchState(..., compressor=compressor)``. Without this handler, Horovod would pickle the
+    compressor, and give rank 0's residuals to all ranks."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)
@@ -61,7 +62,7 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
         self.value.go_back()
 
     def sync(self) -> None:
-        # There is no commit here, as in Horovod's handler of the model.
+        # Like Horovod's handler of the model, this does not commit.
         self.value.rejoin()
 
 

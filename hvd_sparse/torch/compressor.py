@@ -1,4 +1,4 @@
-"""The compressor that PyTorch programs give to ``hvd.DistributedOptimizer(compression=...)``."""
+"""The compressor for the argument ``compression`` of ``horovod.torch.DistributedOptimizer``."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from hvd_sparse.errors import (
 )
 from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.torch.arrays import (
+    check_accumulator,
     check_device,
     flatten,
     late_gradient,
@@ -62,17 +63,19 @@ from hvd_sparse.wire.padding import Padding
 
 
 class TorchCompressor(ParameterCompressor):
-    """A stateful compressor with Horovod's ``compress`` and ``decompress``. Made by ``Compression``
-    from pairs of name and parameter, the same as given to Horovod's optimizer."""
+    """A compressor for ``hvd.DistributedOptimizer(compression=...)``, with Horovod's methods
+    ``compress`` and ``decompress``. The methods of ``Compression`` create it from the named
+    parameters that are also given to Horovod's optimizer. The compressor keeps a residual for each
+    parameter that it compresses."""
 
     has_device_wire = True
     clips_all_gradients = True
     leaves_on_device = True
     way_of_gradients = (
-        "give it to hvd.DistributedOptimizer(optimizer, compression=compression), with the same "
-        "compression, and call synchronize() before skip_synchronize()"
+        "give the optimizer to hvd.DistributedOptimizer(optimizer, compression=compression), "
+        "with the same compression, and call synchronize() before skip_synchronize()"
     )
-    clipping_remedy = "leave that out and give the method its bound, as clip_grad_norm=1.0"
+    clipping_remedy = "leave that out and give clip_grad_norm=1.0 to the method"
 
     def __init__(
         self,
@@ -90,31 +93,31 @@ class TorchCompressor(ParameterCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
+        self._dtypes = [parameter.dtype for _, parameter in named]
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
-        # Expect as many gradients as in the last step, because some parameters are frozen.
+        # A step is expected to have as many gradients as the last one; frozen parameters have none.
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
         self._clips_alone: Any = None
         self._start(rank_in(self.process_set), hvd.rank)
-        # Everything else, for example handshakes and checkpoints, uses the host.
+        # Handshakes, checkpoints and all other collectives use the host.
         count, padding = self.step.stats.count_padding, None
         if device is None:
             padding = Padding(count)
-        else:  # which pads by itself
+        else:  # this collective pads messages itself
             wire = HorovodDeviceCollective(self.process_set, device, count)
             self.messenger = PatientCollective(wire, self.watchdog)
         self._driver = Driver(self.step, self.messenger, self.name, padding)
         if configuration.groups == PLANNED:
             self._policy = PlannedGroups(self.step, self.name)
-        self._is_led = type(self._policy) is not Policy  # most are not, and are spared the calls
+        self._is_led = type(self._policy) is not Policy  # if not, calls are saved
         self._is_scaled = grad_scaler is not None
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return Horovod's tensor to allreduce in place of the gradient, and ``decompress``'s
-        context."""
+        """Return the tensor for Horovod to allreduce, and the context for ``decompress``."""
         if type(tensor) is not torch.Tensor:
             refuse_parameter(tensor)
         if self._is_closed or self._is_elastic or not self.has_begun:
@@ -123,6 +126,8 @@ class TorchCompressor(ParameterCompressor):
         try:
             position = self._index.find(tensor)
             spec = self.step.specs[position]
+            if tensor.dtype is not self._dtypes[position]:
+                check_accumulator(spec, tensor)
             if not tensor.is_cpu:
                 check_device(spec.key, tensor)
         except SparseError as error:
@@ -171,18 +176,16 @@ class TorchCompressor(ParameterCompressor):
     def _send_dense(
         self, gradient: torch.Tensor, position: int, scale: float
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Enter a gradient into the step, and return the tensor for Horovod to reduce."""
         wire = self._as_horovod_wants(gradient)
         parameter = self._parameters[position]
         ticket = self.step.enter_dense(position, scale, wire.nbytes)
-        if wire is not parameter.grad:  # else Horovod sums in place, and nothing is overwritten
+        if wire is not parameter.grad:  # otherwise Horovod sums in place
             self._changes.give(position, ticket.key, parameter, ticket.run)
         return wire, DenseTicket(gradient, ticket.key, ticket)
 
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, DenseTicket]:
-        """Return the tensor for Horovod to reduce in a "dense" or "fp16" step."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -192,27 +195,24 @@ class TorchCompressor(ParameterCompressor):
         return wire, DenseTicket(gradient, key, None)
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient, contiguous, in the memory from which messages are sent; bfloat16
-        becomes float32, because Horovod does not support it."""
+        """Return the gradient as a contiguous tensor, on the host unless messages are sent from the
+        device. bfloat16 becomes float32, because Horovod does not support it."""
         dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
         return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
 
     def _scale_of(self, position: int) -> float:
-        """Return the loss scale of a tensor's next step."""
-        if position in self._run.entered:  # a new step, and nothing may have come of the last
+        if position in self._run.entered:  # a new step; the last may have had no result
             self._scale.forget()
         return self._scale()
 
     def _submitted(self, run: StepRun) -> None:
-        """After a step's last gradient, sleep until the exchanges have arrived, because Horovod's
-        own wait polls and takes processor time."""
         if run is not self._run:
             self._expected, self._run = len(self._run.entered), run
         if len(run.entered) != self._expected:
             return
         if self._recorder is not None:
             self._recorder.submitted(run)
-        if not self._is_on_devices:  # a device is not waited for here, nor what comes behind it
+        if not self._is_on_devices:  # with devices, exchanges may not have begun
             self._wait.begin(self._driver.has_arrived, run.began_s)
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
@@ -248,7 +248,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
         gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
-        ticket.extra = None  # or the gradient would live as long as the ticket
+        ticket.extra = None  # otherwise the gradient would live as long as the ticket
         parameter = NOTHING
         if self._finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)
@@ -270,7 +270,7 @@ class TorchCompressor(ParameterCompressor):
             self._driver.refuse(ticket)
         assert ticket.position is not None
         if not (reduced.is_cpu or self._finishes) and bool(reduced.isfinite().all()):
-            return like(reduced, gradient)  # as finish_dense does, without the way to the host
+            return like(reduced, gradient)  # as finish_dense does, without a copy to the host
         flat = flatten(reduced, self.step.specs[ticket.position])
         parameter = self._value_of(ticket.position) if self._finishes else NOTHING
         finished = self.step.finish_dense(ticket, flat, parameter)
@@ -280,20 +280,20 @@ class TorchCompressor(ParameterCompressor):
         return reduced if is_same else like(reduced, gradient)
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
-        """Raise ChangedGradient if the program has changed a gradient since ``compress``."""
         keys, run = self._changes.take()
         if not keys:
             return
         error = ChangedGradient(in_words(keys))
-        if run is None:  # only Horovod's own sums are under way
+        if run is None:  # only sums of Horovod are running
             self.watchdog.ledger.clear()
             raise error
-        if run.failure is None and not run.errors:  # else that is raised
+        if run.failure is None and not run.errors:  # otherwise ``decompress`` raises these
             carried = (ctx, fetch_carrier(tensor)) if isinstance(ctx, Ticket) else None
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the array that the other ranks expect for this tensor, marked as failed."""
+        """Return the tensor that the other ranks expect, with this rank's failure in its carrier.
+        Without this tensor, the other ranks would wait forever."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -306,11 +306,11 @@ class TorchCompressor(ParameterCompressor):
 
     @property
     def wire(self) -> str:
-        """Return the memory from which messages are sent: "host" or "device"."""
+        """The memory from which messages are sent: "host" or "device"."""
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return the counters of every PyTorch compressor, and the ``wire``."""
+        """Return the entries of ``ParameterCompressor.stats``, and ``wire`` as "wire"."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
@@ -320,9 +320,9 @@ class TorchCompressor(ParameterCompressor):
         """Run the handshake before the first step and after an elastic restart."""
         if self._is_closed:
             raise InvalidOption(
-                f"the compressor {self.name!r} is closed, and an optimizer that it was given to is "
-                "still there, with Horovod's hooks on the parameters: del it and call gc.collect() "
-                "before the next backward pass"
+                f"the compressor {self.name!r} is closed, but an optimizer that got it still "
+                "exists, with Horovod's hooks on the parameters: delete the optimizer and call "
+                "gc.collect() before the next backward pass"
             )
         if self.has_begun:
             # When workers only leave, Horovod does not synchronize elastic states.
@@ -336,9 +336,8 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Do an optimizer's work from now on; the optimizer applies the result. In a world of one
-        rank and outside of the process set, Horovod calls no compressor, so the optimizer stays
-        unchanged."""
+        """Compute an optimizer's updates from now on; the optimizer applies them. With one rank, or
+        outside of the process set, Horovod calls no compressor, and the optimizer is unchanged."""
         if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
@@ -351,21 +350,20 @@ class TorchCompressor(ParameterCompressor):
             hold_back(cls, self._clip_behind)
 
     def _clip_behind(self, caller: Optimizer, gradients: list[torch.Tensor]) -> None:
-        """Apply ``clip_grad_norm`` to all gradients of a step, before Horovod receives any."""
         self._greet()
         self._scale.forget()
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check Horovod's optimizer at its first ``compress``; ``caller`` is None without an
-        optimizer."""
-        # A group of Horovod's may hold dense gradients too, and must be on one device.
+        """Check the calling optimizer (None if there is none) at the first ``compress``."""
+        # With Horovod's groups, carriers and dense gradients share a call, so they must be on one
+        # device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
         if caller is None:
             return
         self.step.reduction = "sum" if caller.op == hvd.Sum else "average"
-        # torch.compile(optimizer.step) traces into every call, and fails at arrays around bytes.
+        # torch.compile(optimizer.step) would trace into this code, and fail at views of bytes.
         # Horovod makes a class for every optimizer, so this class is changed.
         cls = type(caller)
         cls.synchronize = torch._disable_dynamo(cls.synchronize)
@@ -375,20 +373,20 @@ class TorchCompressor(ParameterCompressor):
         if self.configuration.clip_grad_norm is not None:
             raise InvalidOption(
                 f"clip_grad_norm is {self.configuration.clip_grad_norm} without optimizer=, so "
-                "that gradients leave one by one: give the optimizer, or leave both out, and clip "
-                "what arrives, behind optimizer.synchronize()"
+                "gradients are sent one by one, before their norm is known: give optimizer=, or "
+                "leave clip_grad_norm out and clip the results after optimizer.synchronize()"
             )
         self._judge(caller)
 
     def regroup(self, groups: Option) -> None:
-        """Change which tensors share a message, from the next step on. Collective: call it between
-        steps, with the same groups on all ranks. No residual is lost. Results stay bit-identical,
+        """Change which tensors share a message, from the next step on. Collective: all ranks call
+        it between steps, with the same groups. Residuals are kept. Results stay bit-identical,
         except with select_over="group", where changed groups restart their threshold search.
 
         Parameters
         ----------
-        groups : as the option ``groups``; "planned", which measures and plans anew, only if the
-            compressor was made with it
+        groups : as the option ``groups``. "planned" measures and plans again; it is allowed only if
+            the compressor was made with it
 
         Raises
         ------
@@ -397,8 +395,8 @@ class TorchCompressor(ParameterCompressor):
         """
         if PLANNED == groups != self.configuration.groups:
             raise InvalidOption(
-                "groups is 'planned', which is settled before the first step: make the compressor "
-                "with it"
+                "groups is 'planned', which can only be chosen before the first step: make the "
+                "compressor with groups='planned'"
             )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
         gatherer = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self.limit_s)

@@ -1,13 +1,15 @@
-"""Gradients that Horovod gives to ``compress``: their parameters, their optimizer, and changes.
+"""Finds the parameter and the optimizer of a gradient that Horovod gives to ``compress``, and
+detects later changes of the gradient.
 
-A hook records the address of every accumulated gradient. The address is only a hint, because memory
-is reused; the gradient belongs to the parameter whose ``.grad`` is the same object. No hook ran for
-the zeros that Horovod makes for an unused parameter, so all parameters are searched then.
+Horovod gives a gradient without its parameter. The gradient belongs to the parameter whose
+``.grad`` is the same object. To find this parameter fast, a hook records the address of every
+accumulated gradient; the address is only a hint, because memory is reused. If the hint is wrong,
+all parameters are searched, for example for the zeros that Horovod makes for an unused parameter.
 
-Horovod's result replaces a gradient that the program has changed meanwhile, by clipping or
-unscaling it before ``optimizer.synchronize()``. A tensor's version reveals most changes. Because
-``GradScaler.unscale_``, ``tensor.data`` and NumPy write without a new version, a few entries are
-compared as well.
+If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
+Horovod's result overwrites the change, and therefore an error is raised. Most changes raise the
+tensor's version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy write without raising it, so a
+few entries of the gradient are compared as well.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from hvd_sparse.step.records import StepRun
 from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
 
 FRAMES = 10
-"""Number of calling frames in which Horovod's optimizer is looked for."""
+"""Number of calling frames that are searched for Horovod's optimizer."""
 REDUCING = "_allreduce_grad_async"
 """Horovod's method that compresses the gradient of its argument ``p``."""
 OPERATIONS = ("Adasum", "Min", "Max", "Product")
 SAMPLES = 16
-"""Entries of each gradient that are compared."""
+"""Approximate number of entries of each gradient that are compared."""
 MOST_NAMES = 3
 
 
@@ -67,7 +69,7 @@ class ParameterIndex:
         self._position_at[pointer] = position
 
     def find(self, gradient: torch.Tensor) -> int:
-        """Return the position of a gradient's parameter; UnknownGradient if none or several fit."""
+        """Return the position of a gradient's parameter, or raise UnknownGradient."""
         hint = self._position_at.get(gradient.data_ptr())
         if hint is not None and self._named[hint][1].grad is gradient:
             return hint
@@ -77,7 +79,7 @@ class ParameterIndex:
         return self._find_densified(gradient)
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
-        """Find the parameter of a dense copy of a sparse gradient (``sparse_as_dense``)."""
+        """Find the parameter whose sparse gradient Horovod has made dense (``sparse_as_dense``)."""
         candidates = [
             position
             for position, (_, parameter) in enumerate(self._named)
@@ -97,8 +99,12 @@ class ParameterIndex:
         raise UnknownGradient(
             f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
             "parameters given to the compressor"
-            + (f" for certain: {len(candidates)} of them could have it" if candidates else "")
-            + "; give it the same named_parameters as hvd.DistributedOptimizer"
+            + (
+                f" for certain, because {len(candidates)} of them could have it"
+                if candidates
+                else ""
+            )
+            + "; give the compressor the same named_parameters as hvd.DistributedOptimizer"
         )
 
     def close(self) -> None:
@@ -115,8 +121,8 @@ def _frames() -> Iterator[FrameType]:
 
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return Horovod's optimizer that calls, None without one; RankMismatch if its process set is
-    not the compressor's, because some ranks would wait for ever."""
+    """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
+    it has another process set, because some ranks would wait forever."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -131,25 +137,25 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
     if op not in (hvd.Average, hvd.Sum):
         name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(
-            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, which alone can be "
-            "restored"
+            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, because a compressor "
+            "supports only these"
         )
     return optimizer
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction for a parameter, which Horovod passes only with Adasum."""
+    """Raise UnsupportedReduction for a parameter, which Horovod only passes with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
-            "Horovod hands over a parameter, not its gradient: that is op=hvd.Adasum, which has no "
-            "sum to restore; use op=hvd.Average or hvd.Sum"
+            "Horovod passed a parameter instead of its gradient, as it does for op=hvd.Adasum, "
+            "which a compressor does not support: use op=hvd.Average or hvd.Sum"
         )
 
 
 def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None]) -> None:
-    """Make the optimizers of a class that Horovod derived call ``clip`` with all their gradients
-    before they send the first. Horovod's hooks, which would send each gradient before the norm of
-    all is known, send nothing then; ``synchronize`` sends all gradients."""
+    """Change an optimizer class that Horovod derived, so that ``clip`` receives all gradients of a
+    step before the first is sent. Horovod's hooks then send nothing, because the norm of all
+    gradients is not known in the backward pass; ``synchronize`` clips and sends all gradients."""
     send, synchronize = cls._allreduce_grad_async, cls.synchronize
     cls._hvd_sparse_is_complete = False
 
@@ -158,8 +164,8 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
     def refuse(self: Optimizer, _: Value) -> None:
         raise InvalidOption(
-            "groups is given to hvd.DistributedOptimizer, which then sends gradients that "
-            "clip_grad_norm waits for: give groups to the compressor instead"
+            "groups is given to hvd.DistributedOptimizer, which then sends gradients before "
+            "clip_grad_norm knows them all: give groups to the compressor instead"
         )
 
     def clip_and_synchronize(self: Optimizer) -> None:
@@ -177,7 +183,8 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
 
 def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
-    """Clip gradients before optimizers step, in a world of one rank; return the hook's handle."""
+    """Clip gradients in a hook before an optimizer's step, because Horovod calls no compressor in a
+    world of one rank. Return the hook's handle."""
     mine = set(parameters)
 
     def look(optimizer: Optimizer, *_: object) -> None:
@@ -189,8 +196,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, frozen ones too; InvalidOption for other
-    objects."""
+    """Return the parameters that can have a gradient, including frozen ones of a float dtype, each
+    once, under its first name. Raises InvalidOption if there are none, or for anything but pairs of
+    name and tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     named = list(named_parameters)
@@ -206,10 +214,19 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
             "model.named_parameters() again"
         )
     check_keys([name for name, _ in named])
+    lazy = [name for name, p in named if isinstance(p, torch.nn.parameter.UninitializedParameter)]
+    if lazy:
+        raise InvalidOption(
+            f"parameter {lazy[0]!r} has no shape yet: run one forward pass of the model before you "
+            "make the compressor"
+        )
+    # Tied weights may come under several names, and each tensor has only one gradient.
+    first = {id(parameter): name for name, parameter in reversed(named)}
     able = [
         (name, parameter)
         for name, parameter in named
-        if parameter.requires_grad or dtype_of(parameter) in FLOATS
+        if first[id(parameter)] == name
+        and (parameter.requires_grad or dtype_of(parameter) in FLOATS)
     ]
     if not able:
         raise InvalidOption(
@@ -222,8 +239,12 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 
 @dataclass(eq=False)
 class Given:
-    """A gradient at the time when Horovod received it: its ``version``, None if writes to other
-    tensors may raise it, the address of its memory, and a ``sample`` of the ``watched`` entries."""
+    """A gradient as it was when Horovod received it.
+
+    version : the tensor's version; None if writes to other tensors may raise it
+    place : address of its memory
+    watched, sample : a view of the entries that are compared, and the bytes that they had
+    """
 
     key: str
     parameter: torch.Tensor
@@ -236,7 +257,7 @@ class Given:
     def is_changed(self) -> bool:
         now = self.parameter.grad
         if now is None:
-            return False  # there is nothing that would be replaced
+            return False  # the result overwrites nothing
         if now is not self.gradient or (self.version is not None and now._version != self.version):
             return True
         values = now._values() if now.is_sparse else now
@@ -244,7 +265,8 @@ class Given:
 
 
 class Changes:
-    """A step's gradients until its first result; then all are compared, as some share memory."""
+    """The gradients that Horovod has received in a step. All are compared at the step's first
+    result, because a result may be written to memory that other gradients share."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -259,8 +281,9 @@ class Changes:
         run: StepRun | None,
         memory: np.ndarray | None = None,
     ) -> None:
-        """Remember a parameter's gradient, which Horovod gets now, and forget those of another,
-        abandoned ``run``. ``memory`` is the gradient's own memory, flat, if the caller has it."""
+        """Record the gradient of a parameter before Horovod receives it. If ``run`` is a new step,
+        first forget the gradients of the last step, which was abandoned. ``memory`` is the
+        gradient's own memory, flat, if the caller has it."""
         gradient = parameter.grad
         is_of_another_run = None not in (run, self.run) and run is not self.run
         if position in self.given or is_of_another_run:
@@ -281,7 +304,7 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return changed gradients' names and the step, and forget all gradients."""
+        """Return the names of the changed gradients, and the step; forget all gradients."""
         changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -303,9 +326,9 @@ def in_words(keys: list[str]) -> str:
 
 
 def _memory_of(values: torch.Tensor) -> np.ndarray:
-    """Return a view of the entries in the order of their memory."""
+    """Return the entries as a flat array in the order of memory; none for tensors of a device."""
     if not values.is_cpu:
-        return np.empty(0)  # comparing entries would wait for the device: its version must do
+        return np.empty(0)  # reading entries would wait for the device, so only versions count
     plain = values.detach()
     memory: np.ndarray = (
         plain.view(torch.int16) if values.dtype == torch.bfloat16 else plain
@@ -314,8 +337,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether writing to other tensors leaves a gradient's version as it is; parts of one
-    buffer share their version, also when their memory is replaced later."""
+    """Return whether the gradient has a version of its own. Views of one buffer share a version,
+    so writes to one view raise the version of all."""
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -1,4 +1,4 @@
-"""Local steps: ranks train alone, and exchange their movement every few steps."""
+"""Local steps: each rank trains alone, and the ranks average their progress every few steps."""
 
 from __future__ import annotations
 
@@ -18,40 +18,44 @@ Named = list[tuple[str, torch.nn.Parameter]]
 
 
 class LocalSteps(LocalStepsBase):
-    """A local optimizer on every rank, whose movement is sent sparse every few steps.
+    """Trains with a local optimizer on every rank, and exchanges compressed changes of the
+    parameters every few steps.
+
+    The anchor is a copy of the parameters that is equal on all ranks. An exchange computes
 
         pseudo-gradient = anchor - parameter    after ``every`` steps of the local optimizer
-        anchor' = outer step with the mean of the ranks' sent entries
-        parameter = anchor'
+        anchor = anchor after an SGD step with the mean of the ranks' sent entries as gradient
+        parameter = anchor
 
-    The compressor's residual keeps the unsent entries of a pseudo-gradient. The outer step is SGD.
-    With its defaults, the parameters become the mean of the ranks' (local SGD). SparseLoCo sends 64
-    of 4,096 entries with ``topk`` and values of 2 bits. DiLoCo sends everything, with
-    ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
+    The compressor's residual keeps the entries of a pseudo-gradient that were not sent. With the
+    default outer step, the ranks' parameters are averaged (local SGD). SparseLoCo sends 64 of 4,096
+    entries with ``topk`` and values of 2 bits. DiLoCo sends all entries, with ``outer_lr=0.7,
+    outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------
-    optimizer : the local optimizer, any of torch's; not Horovod's
+    optimizer : the local optimizer, from ``torch.optim``; not Horovod's wrapper
     named_parameters : ``model.named_parameters()``
-    compression : function that makes the compressor of named parameters: a method of
+    compression : function of named parameters that makes the compressor: a method of
         ``Compression`` with its options, for example ``functools.partial(Compression.topk,
         density=1 / 64)``
-    every : local steps between two exchanges
+    every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
     process_set : the ranks that train together; all by default
 
     Notes
     -----
-    Collective: all ranks start from one anchor, so the constructor broadcasts the parameters of the
-    lowest rank. Buffers, for example BatchNorm's running means, stay each rank's own. Parameters
-    that are frozen when this object is made are not exchanged, and an error is raised if they are
-    trained later. To freeze a parameter only for a time, make this object first, and then freeze
-    the parameter.
-    Besides the compressor's state, each rank keeps an anchor, a pseudo-gradient and, with outer
-    momentum, a velocity.
+    The constructor is collective: it broadcasts the parameters of the lowest rank, so
+    that all ranks start from the same anchor. Buffers, for example BatchNorm's running means, are
+    not exchanged. Parameters that are frozen when this object is made are not exchanged either, and
+    InvalidOption is raised if they are trained later. To freeze a parameter only for a time, make
+    this object first, and then freeze the parameter.
 
-    Paper: sarfi2025sparseloco, douillard2023diloco. Departs from SparseLoCo: the residual does not
-    decay, and the method's rule selects the entries, not a quota for every chunk.
+    In addition to the compressor's state, each rank keeps the anchor, with outer momentum a
+    velocity, and during an exchange the pseudo-gradient; each has the size of the parameters.
+
+    Paper: sarfi2025sparseloco, douillard2023diloco. Unlike in SparseLoCo, the residual does not
+    decay, and the compressor's method selects the entries, without a quota for every chunk.
 
     Examples
     --------
@@ -93,7 +97,7 @@ class LocalSteps(LocalStepsBase):
         chosen = hvd.global_process_set if process_set is None else process_set
         for name, parameter in named if chosen.included() else ():
             _broadcast(parameter.data, f"anchor.{name}", chosen)
-        # New parameters, because Horovod's optimizer hangs its hooks on leaves of the graph.
+        # New parameters, because Horovod's optimizer registers hooks on leaves of the graph.
         self._anchors: Named = [
             (name, torch.nn.Parameter(p.detach().clone())) for name, p in self._named
         ]
@@ -105,7 +109,8 @@ class LocalSteps(LocalStepsBase):
         except InvalidOption:
             self.compressor.close()
             raise
-        # The outer momentum is of pseudo-gradients; no memory can apply it instead.
+        # No memory can apply the outer momentum, which is of pseudo-gradients, so no warning is
+        # due.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(
             [anchor for _, anchor in self._anchors],
@@ -121,15 +126,16 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer with ``closure``, and exchange if one is due."""
+        """Take a step of the local optimizer with ``closure``, return the closure's loss, and
+        exchange if an exchange is due."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
         return loss
 
     def advance(self) -> None:
-        """Count a local step that was taken elsewhere, for example by
-        ``GradScaler.step(optimizer)``, and exchange if an exchange is due."""
+        """Count a local step that the program took without ``step``, for example by
+        ``GradScaler.step(optimizer)``. Exchange if an exchange is due."""
         self._refuse_unfrozen()
         super().advance()
 
@@ -141,18 +147,21 @@ class LocalSteps(LocalStepsBase):
     @torch.no_grad()
     def _exchange(self) -> None:
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
-            # In this direction, SGD at a rate of 1 moves the anchor to the parameter.
+            # With this sign, SGD at a rate of 1 moves the anchor to the parameter.
             anchor.grad = anchor - parameter
         self.outer.step()
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
-            # Otherwise a third copy of the model would stay between exchanges.
+            # Free the third copy of the model between exchanges.
             anchor.grad = None
 
     def state_dict(self) -> Report:
-        """Return this rank's state, without the model and the local optimizer: local steps "taken"
-        since the last exchange; "anchors" by name; the states of the "outer" step and the
-        "compressor"."""
+        """Return this rank's state, without the model and the local optimizer.
+
+        taken : number of local steps since the last exchange
+        anchors : the anchors by the parameters' names
+        outer, compressor : the states of the outer optimizer and of the compressor
+        """
         return {
             "taken": self.taken,
             "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
@@ -163,13 +172,18 @@ class LocalSteps(LocalStepsBase):
     @torch.no_grad()
     def load_state_dict(self, state: State) -> None:
         """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-        InvalidOption for a state of other parameters, RankMismatch for one of another
-        configuration."""
+
+        Raises
+        ------
+        InvalidOption : the state has other parameters
+        RankMismatch : the state has another configuration
+        """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
         if list(anchors) != [name for name, _ in self._anchors]:
             raise InvalidOption(
-                f"this state has anchors of {', '.join(anchors)}, and the parameters are "
-                f"{', '.join(name for name, _ in self._anchors)}: load it into the same model"
+                f"this state has anchors of {', '.join(anchors)}, but the parameters are "
+                f"{', '.join(name for name, _ in self._anchors)}: load the state into the same "
+                "model"
             )
         self.compressor.load_state_dict(state["compressor"])
         self.outer.load_state_dict(state["outer"])
@@ -179,8 +193,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Overwrite a tensor by the lowest rank's, bfloat16 by its bits, as Horovod does not support
-    it."""
+    """Broadcast a tensor from the lowest rank, in place. Horovod does not support bfloat16, so its
+    bits are broadcast as integers."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

@@ -1,4 +1,4 @@
-"""The device of messages, tickets of dense tensors, and the wait at a step's last gradient."""
+"""The device of messages, the tickets of dense tensors, and the wait for the other ranks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ from hvd_sparse.step.records import Ticket
 
 LONGEST_S = 1.0
 PATIENCE = 4.0
-"""Longest sleep, in times of the step's gradients: other ranks may share this rank's cores."""
+"""Longest sleep, as a multiple of the time since the step's first gradient. It is above 1 because
+ranks that share cores are slower."""
 MOST_SKIPPED = 64
-"""Most steps without a sleep after one that was in vain; 1 after the first, then twice as many."""
+"""Largest number of steps without a sleep after a sleep that reached its time limit. The number is
+1 after the first such sleep, and doubles with each further one in a row."""
 
 
 @dataclass(eq=False)
 class DenseTicket:
-    """A tensor that Horovod reduces as it is; ``ticket`` is None in a step that keeps no state."""
+    """A tensor that Horovod reduces uncompressed. ``ticket`` is None if the policy sends the whole
+    step uncompressed, without the compressor's memory."""
 
     gradient: torch.Tensor
     key: str
@@ -36,8 +39,8 @@ class DenseTicket:
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
-    """Return the device of messages, None for the host. Raises InvalidOption if ``choice`` asks for
-    a device that cannot be used."""
+    """Return the device from which messages are sent; None for the host. ``choice`` is the option
+    ``wire``. Raises InvalidOption if it asks for a device that cannot be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -58,7 +61,7 @@ def _why_not(named: Sequence[tuple[str, torch.Tensor]]) -> str | None:
             )
         if parameter.device != device:
             return (
-                f"tensor {name!r} is on {parameter.device}, {first!r} on {device}: give a "
+                f"tensor {name!r} is on {parameter.device}, but {first!r} is on {device}: give a "
                 "compressor the parameters of one device"
             )
     return why_not_on(device)
@@ -73,27 +76,27 @@ def fetch_carrier(reduced: torch.Tensor) -> np.ndarray:
 
 
 class LastGradientWait:
-    """Sleeps at a step's last gradient until the other ranks have sent theirs, because Horovod's
-    own wait polls and takes time from other processes on the core, for example data loaders.
+    """Sleeps after a step's last gradient until the results of the exchanges have arrived.
+    Horovod's own wait polls, which takes time from other processes, for example data loaders.
 
-    Other ranks may wait for this rank in another collective. So the sleep lasts at most
-    ``PATIENCE`` times as long as the step's gradients took to come; after a sleep in vain, some
-    steps do not sleep.
+    The results may never arrive during the sleep, because other ranks may be waiting for this rank
+    in another collective. Therefore the sleep lasts at most ``PATIENCE`` times as long as the
+    step's gradients took to come. After a sleep that reached this limit, some steps do not sleep.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` after the backward pass, when Horovod has the last carrier."""
+        """Call ``take`` when the backward pass ends, after Horovod has the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:
             Variable._execution_engine.queue_callback(partial(self.take, is_done, began_s))
 
     def take(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Sleep until all ranks have submitted the same collectives, or until the time limit;
-        ``began_s`` is the ``time.monotonic`` of the step's first gradient."""
+        """Sleep until ``is_done()`` is true, or until the time limit. ``began_s`` is the
+        ``time.monotonic`` of the step's first gradient."""
         if self._to_skip:
             self._to_skip -= 1
         elif sleep_until(is_done, min(LONGEST_S, PATIENCE * (time.monotonic() - began_s))):

@@ -1,1 +1,1 @@
-"""The watchdog, which ends a process that waits too long, and names the ranks it waits for."""
+"""The watchdog ends a process that waits too long, and reports for which ranks it waits."""

@@ -1,14 +1,14 @@
-"""The ledger of the tensors that this rank has submitted, and questions to other ranks about their
-submissions.
+"""The ledger of the tensors that this rank has submitted to Horovod, and the questions that a
+waiting rank asks the other ranks about their submissions.
 
-The ledger's clock counts only the seconds in which this process ran. It excludes times in which the
-process is suspended, or in which one thread holds Python's lock, because no other rank causes such
-a wait.
+The ledger's clock counts only the seconds in which this process ran. It leaves out times in which
+the process was suspended or a thread did not release Python's lock, because no other rank causes
+these.
 
-A thread of every rank answers at a UDP port. A rank that has ended, is paused or holds Python's
-lock does not answer. Questions and answers are single datagrams. A question begins with the secret
-of the rank to which it is sent; without the secret it is neither parsed nor answered. The ranks
-exchange addresses and secrets in one allgather while Horovod still works.
+On every rank, a thread answers questions at a UDP port. If a rank does not answer, it has ended, is
+paused, or does not release Python's lock. A question and its answer are one datagram each. A
+question begins with the secret of the rank to which it is sent; a datagram without this secret is
+ignored. The ranks exchange addresses and secrets in an allgather before the first step.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ import numpy as np
 from hvd_sparse.collectives.contract import AllGather
 
 TURN_S = 0.25
-"""Seconds between two readings of the clock, which is behind by at most this time."""
+"""Seconds between two updates of the clock, so the clock is late by at most this time."""
 MOST_S = 1.0
-"""Largest number of seconds that the clock counts between two readings."""
+"""Largest number of seconds that one update adds to the clock."""
 PATIENCE_S = 10.0
-"""Seconds in which an answer must arrive."""
+"""Seconds for which a rank waits for answers."""
 AGAIN_S = 0.5
 """Seconds after which a question is sent again, because datagrams may be lost."""
 PAUSE_S = 0.1
@@ -49,7 +49,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class RunningClock:
-    """A clock that counts the seconds in which this process ran; ``now_s`` is their number."""
+    """A clock that counts the seconds in which this process ran, in ``now_s``."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -57,7 +57,7 @@ class RunningClock:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the clock's thread, unless it runs. A forked child must start the clock again."""
+        """Start the clock's thread if it is not running. A forked child must start it again."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -77,8 +77,8 @@ clock = RunningClock()
 
 
 class Ledger:
-    """Number of submissions by name, which ranks compare, and the start time of each pending
-    tensor. The ledger is thread-safe."""
+    """Counts how often each tensor was submitted, and records since when each pending tensor waits
+    for its result. Ranks compare the counts. Thread-safe."""
 
     def __init__(self) -> None:
         clock.start()
@@ -114,13 +114,12 @@ class Ledger:
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Note that a wait begins whose own time limit raises an error."""
+        """Record that a wait of this package begins, which has its own time limit."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """Note that a wait of ``begin_wait`` has ended. If ``name`` is given, the result of this
-        tensor has arrived."""
+        """Record that a wait has ended, and if ``name`` is given, that its result has arrived."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -156,15 +155,19 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that a rank with these ``counts`` has submitted more often."""
+        """Return the names that this rank has submitted less often than ``counts`` says."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address at which a rank answers: its host's IPv4 addresses (some may be unreachable from
-    other hosts), a UDP port, and the secret with which a question begins."""
+    """The address at which a rank answers questions.
+
+    addresses : the IPv4 addresses of its host; other hosts may not reach all of them
+    port : number of the UDP port
+    token : the secret with which a question begins
+    """
 
     rank: int
     addresses: tuple[str, ...]
@@ -178,7 +181,7 @@ class Answer:
 
     submissions : number of the rank's submissions
     behind : the names that the rank has submitted less often than the rank that asks
-    place : the lines that the rank's main thread executes
+    place : text about the lines that the rank's main thread is executing
     """
 
     rank: int
@@ -188,7 +191,7 @@ class Answer:
 
 
 class Port:
-    """A thread that answers the other ranks' questions until ``close``."""
+    """A UDP port, and the thread that answers questions there until ``close``."""
 
     def __init__(self, answer: Callable[[Mapping[str, int]], Answer]) -> None:
         self._answer = answer
@@ -203,7 +206,7 @@ class Port:
         self._is_closed = True
         with contextlib.suppress(
             OSError
-        ):  # a datagram wakes up the thread, which closes the socket
+        ):  # the datagram wakes the thread, which then closes the socket
             self._socket.sendto(b"", ("127.0.0.1", self.number))
 
     def _serve(self) -> None:
@@ -211,8 +214,7 @@ class Port:
             while not self._is_closed:
                 try:
                     said, caller = self._socket.recvfrom(LONGEST_BYTES)
-                    # The mark identifies a question, and the answer to it begins with the same
-                    # mark.
+                    # An answer begins with the mark of its question.
                     mark, question = said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
                     if hmac.compare_digest(said[:TOKEN_BYTES], self.token.encode()):
                         answer = json.dumps(astuple(self._answer(json.loads(question))))
@@ -223,7 +225,6 @@ class Port:
 
 
 def addresses() -> tuple[str, ...]:
-    """Return this machine's IPv4 addresses."""
     try:
         import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:
@@ -236,8 +237,7 @@ def addresses() -> tuple[str, ...]:
 
 
 def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
-    """Exchange the endpoints of all ranks. The generator yields the request for an allgather, and
-    returns the endpoints."""
+    """A generator that yields the request for an allgather, and returns all ranks' endpoints."""
     line = json.dumps(astuple(endpoint)).encode() + b"\n"
     gathered = yield AllGather(np.frombuffer(line, np.uint8))
     told = [json.loads(line) for line in gathered.tobytes().splitlines()]

@@ -1,11 +1,12 @@
 """The watchdog: a thread that ends a process that waits too long, and names the ranks for which it
 waits.
 
-Horovod's own wait has no time limit. A thread therefore checks the tensors that this rank has
-submitted and that have not returned. If the oldest has waited longer than ``timeout_s``, the thread
-asks the other ranks, reports which of them have not submitted which tensors, and ends the process;
-the launcher then ends the other processes. If the wait is one of this package, it raises
-``ExchangeTimeout`` first. Only the seconds in which this process ran count.
+Horovod's own wait has no time limit. Therefore a thread checks the tensors that this rank has
+submitted and whose results have not arrived. If the oldest of them has waited longer than
+``timeout_s``, the thread asks the other ranks for their submissions, reports which ranks have not
+submitted which tensors, and ends the process; the launcher then ends the other processes. If the
+process is in a wait of this package, this wait raises ``ExchangeTimeout`` first. Only the seconds
+in which this process ran are counted.
 
 When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
 may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
@@ -51,33 +52,33 @@ from hvd_sparse.watch.peers import (
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
 TIMES_IN_DOUBT = 2
-"""The time limit is multiplied by this if a rank does not answer, or if no rank is behind."""
+"""Factor on the time limit if a rank does not answer, or if all ranks have submitted the tensor."""
 IDLE_S = 1.0
 """Seconds without a submission after which the thread checks whether the main thread is in
 ``hvd.join()``."""
 REMEDY = (
-    "This process ends now, as nothing else ends its wait; see that rank's output, or raise "
-    "timeout_s"
+    "This process ends now, because nothing else would end its wait; see the output of that "
+    "rank, or raise timeout_s"
 )
 SILENCE = (
-    "does not answer: it has ended, its process or host is paused, or something in it holds "
+    "does not answer: it has ended, its process or host is paused, or one of its threads holds "
     "Python's lock"
 )
 
-NOBODY = "all ranks answer and have submitted them: the network, or what drives it, is stuck"
-UNKNOWN = "the other ranks are unknown, as they have not come to the first exchange"
+NOBODY = "all ranks answer and have submitted them: the network or its driver is stuck"
+UNKNOWN = "the other ranks are unknown, because they have not come to the first exchange"
 JOIN_REASON = (
-    "hvd.join() cannot be used with hvd_sparse: Horovod hangs or ends every rank when an allgather "
-    "that it has cached is left by one of them. Give all ranks equally many batches, for instance "
-    "by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
+    "hvd.join() cannot be used with hvd_sparse: if one rank leaves out an allgather that Horovod "
+    "has cached, Horovod hangs or ends every rank. Give all ranks equally many batches, for "
+    "instance by DistributedSampler(drop_last=True), or dataset.repeat() with steps_per_epoch"
 )
 EXIT_CODE = 124
 """Exit status of a process that the watchdog ends, the same as that of timeout(1)."""
 END_S = 10
 """Seconds that Horovod's shutdown may take after an error of this package."""
 LAST_ANSWERS_S = 1.0
-"""Seconds for which a process still answers before it ends. The time limits of other ranks end at
-about the same time, and this rank must answer them."""
+"""Seconds for which a process still answers before it ends. The waits of other ranks reach their
+time limits at about the same time, and these ranks then ask this one."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -86,13 +87,13 @@ LIBRARIES = (
     str(Path(__file__).resolve().parents[1]),
     "<",
 )
-"""Prefixes of file names of libraries, which are not the user's code."""
+"""Prefixes of the file names of libraries; all other files are the user's code."""
 _LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
-    """Watch the ledger of one compressor, and answer the other ranks' questions about it. A tensor
-    may take ``timeout_s`` seconds; None sets no limit."""
+    """Watches the ledger of one compressor, and answers the other ranks' questions about it. A
+    tensor may take ``timeout_s`` seconds; None sets no limit."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
@@ -116,7 +117,7 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Restart the ledger in a world with these endpoints, which include this rank's own."""
+        """Restart the ledger for a world with these endpoints, one of which is this rank's."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -132,8 +133,8 @@ class Watchdog:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
         them.
 
-        If the program then submits nothing more for ``GRACE_S`` seconds, it is ended, because it
-        waits for Horovod in its error handling or at its exit.
+        If the program then submits no tensor for ``GRACE_S`` seconds, the process is ended, because
+        the program is waiting for Horovod in its error handling or at its exit.
         """
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
@@ -156,7 +157,7 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # A passed limit is noticed after at most another tenth of the limit.
+        # So a wait is ended at most a tenth of the limit too late.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
@@ -170,8 +171,8 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor has waited longer than the limit.
 
-        The limit is multiplied by ``TIMES_IN_DOUBT`` if a rank does not answer, because it may hold
-        Python's lock and continue, or if all ranks have submitted the tensor.
+        The limit is multiplied by ``TIMES_IN_DOUBT`` if a rank does not answer, because it may
+        release Python's lock later, or if all ranks have submitted the tensor.
         """
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
@@ -228,7 +229,7 @@ class Watchdog:
 
 
 def say_and_exit(words: str) -> None:
-    """Write text to standard error and end the process, whatever its other threads do."""
+    """Write a text to standard error, and end the process even if other threads hold locks."""
     # Do not use Python's files and handlers, because another thread may hold their locks forever.
     os.write(2, (words + "\n").encode())
     time.sleep(LAST_ANSWERS_S)
@@ -239,9 +240,9 @@ def say_and_exit(words: str) -> None:
 # runs before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
-    """Register a function that runs at the process's exit: after an error of this package, it
-    limits Horovod's shutdown to ``END_S`` seconds; after a failed ``hvd.join()``, it also prints
-    the reason, which Horovod's error does not contain."""
+    """Register a function that runs at the process's exit. After an error of this package or a
+    failed ``hvd.join()``, it limits Horovod's shutdown to ``END_S`` seconds. After a failed
+    ``hvd.join()``, it also prints the reason, because Horovod's error does not contain it."""
     atexit.register(_at_exit)
 
 
@@ -271,12 +272,12 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first; none if no file descriptor is
-    free.
+    """Return the lines of the main thread's stack, innermost first. The list is empty if no file
+    descriptor is free.
 
-    faulthandler reads them, because frame objects of a running thread are unsafe: CPython 3.11 may
-    collect garbage while it creates a frame's ``f_back``. If a finalizer then lets the thread
-    continue, the frame is gone and the process crashes.
+    They are read with faulthandler, because reading the frame objects of a running thread can crash
+    the process: CPython 3.11 may collect garbage while it creates a frame's ``f_back``, and a
+    finalizer may let the thread continue, so that the frame no longer exists.
     """
     try:
         with open(os.memfd_create("hvd_sparse stack"), "w+b") as file:
@@ -300,7 +301,6 @@ def place_of(lines: Sequence[Line]) -> str:
 
 
 def is_in_join(lines: Sequence[Line]) -> bool:
-    """Return whether a stack has a call of ``hvd.join()``."""
     folders = tuple(
         f"{each}{os.sep}" for each in getattr(sys.modules.get("horovod"), "__path__", ())
     )
@@ -308,12 +308,12 @@ def is_in_join(lines: Sequence[Line]) -> bool:
 
 
 class PatientPending:
-    """A started collective. Its time limit counts only the seconds in which this process ran, and
-    is extended once if a rank does not answer."""
+    """A started collective. Its time limit counts only the seconds in which this process ran. If a
+    rank does not answer at the limit, the wait is extended once."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
-        self.is_done = pending.is_done  # the method itself, because it is polled
+        self.is_done = pending.is_done  # without a method around it, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         if timeout_s is None:

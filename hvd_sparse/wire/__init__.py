@@ -1,1 +1,1 @@
-"""Wire formats, byte by byte: carriers, messages, frames and their checksums."""
+"""Formats of the data that ranks send: carriers, messages, frames and padded blocks."""

@@ -1,29 +1,30 @@
-"""Carrier: the tiny tensor that Horovod reduces in place of the gradient.
+"""Carrier: the tiny tensor that ``compress`` returns, and that Horovod allreduces in place of the
+gradient.
 
-Horovod allreduces the output of ``compress``. Indices cannot be summed, so an allgather sends the
-entries, and the carriers' sum checks that all ranks agree:
+The selected entries are sent by an allgather, because an allreduce cannot sum indices. Each rank
+writes the entries below to its carrier. The sum over the ranks proves that all ranks agree:
 
     entry              scale     meaning of its sum
     1                  1         the factor that Horovod applied: Sum, Average or predivide
-    three of the rank  1         proof of a sum over exactly the ranks of the compressor's process
-                                 set: the rank, its square, and a pseudo-random number in [0, 1)
-                                 (without this number some ranks could pass for all: 1 and 5 have
-                                 the mean and the mean square of 0 to 6)
-    words, words**2    2**-20    checksum of configuration, tensor and step, in small words:
-                                 N * sum(w**2) equals sum(w)**2 only if all ranks have the same
-                                 word; with ``check_replicas_every`` another checksum, of an
-                                 applied gradient
+    rank, rank**2 and  1         proof that exactly the ranks of the compressor's process set were
+    a random number              summed. The number in [0, 1) is derived from the rank. Without it,
+                                 a sum over some ranks could look like the sum over all: 1 and 5
+                                 have the mean and the mean square of 0 to 6
+    words, words**2    2**-20    checksum of configuration, tensor and step, in words of few bits.
+                                 On N ranks, N * sum(w**2) equals sum(w)**2 only if all ranks have
+                                 the same word. With ``check_replicas_every``, there is another
+                                 checksum, of an applied gradient
     failed             2**-20    number of ranks that could not compress
     non-finite         2**-20    number of ranks with NaN or Inf in the tensor
-    density, norm      2**-20    telemetry: fraction of the entries sent; |residual| mapped to
-                                 [0, 1)
+    density, norm      2**-20    for telemetry: fraction of the entries that was sent, and the
+                                 residual's L2 norm, mapped to [0, 1]
 
 All entries after the first four are scaled down, so that the carriers of different ranks are far
-from parallel: Adasum of parallel vectors would be their average.
+from parallel. Otherwise Adasum, which averages parallel vectors, could not be told from Average.
 
-Sums are recovered by rounding. The number of bits of a word follows from the dtype and the number
-of ranks: 20 in float64 up to 32 ranks; in float32 8 on 4 ranks, 5 on 32. Carriers of 16-bit
-gradients are float32.
+The sums of integers are recovered by rounding. So a word can only have as many bits as the dtype
+and the number of ranks allow: 20 in float64 for up to 32 ranks; in float32, 8 for 4 ranks and 5 for
+32. Carriers of 16-bit gradients are float32.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same arguments
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return Horovod's factor from the sums of the unscaled entries; 0 unless the sums are, up to a
-    relative error, a multiple of those over all ranks."""
+    """Return the factor that Horovod applied to the sum, or 0 if ``sums`` is not a multiple of the
+    expected sums over all ranks.
+
+    sums : the first ``SHARED`` entries of the reduced carrier
+    slack : tolerated relative error
+    """
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
-    # Another reduction, or a sum over other ranks, gives other multiples of these sums.
+    # Another reduction, or a sum over other ranks, would give these sums different factors.
     for value, each in zip(sums[1:], _rank_sums(world_size)):
         if abs(value / factor - each) > each * slack:
             return 0.0
@@ -79,9 +84,11 @@ def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
 class CarrierReport(NamedTuple):
     """The content of the reduced carrier.
 
-    factor : factor that Horovod applied to the sum
-    failures, non_finite : number of ranks that failed, and that have NaN or Inf
-    density, norm : means over the ranks
+    factor : factor by which Horovod multiplied the sum
+    failures : number of ranks that could not compress
+    non_finite : number of ranks with NaN or Inf in the tensor
+    density : mean of the ranks' densities
+    norm : mean of the ranks' residual norms, each mapped to [0, 1] by x / (1 + x)
     """
 
     factor: float
@@ -141,8 +148,8 @@ class CarrierLayout:
             template = self._templates[rank] = np.zeros(self.size, self.dtype)
             template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
         carrier = template.copy()
-        # Words and their squares are scaled into [0, 1), like the other entries, by powers of two,
-        # which is exact.
+        # Words and their squares are scaled to [0, SCALE), like the other entries. The factors are
+        # powers of two, so this is exact.
         mask, (unit, squared), at, words = self._mask, self._units, SHARED, self._words
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
@@ -152,7 +159,7 @@ class CarrierLayout:
         if failed or not is_finite:
             carrier[-4], carrier[-3] = SCALE * failed, SCALE * (not is_finite)
         carrier[-2] = SCALE * density
-        if norm:  # mapped to [0, 1], so that any norm fits the carrier's scale
+        if norm:  # any norm, mapped to [0, 1], fits the carrier's scale
             carrier[-1] = SCALE * (norm / (1.0 + norm) if math.isfinite(norm) else 1.0)
         return carrier
 
@@ -163,11 +170,11 @@ class CarrierLayout:
         checksum: int | None = None,
         rate: float | None = None,
     ) -> CarrierReport:
-        """Return what the ranks report together.
+        """Check the reduced carrier, and return its content.
 
-        checksum : this rank's own checksum; None only compares the ranks with each other
         key : the tensor's name, for errors
-        rate : learning rate, for errors; None if no rate is in the checksum
+        checksum : this rank's own checksum; with None, the ranks are only compared with each other
+        rate : this rank's learning rate, for errors; None if the checksum does not cover a rate
 
         Raises
         ------
@@ -196,7 +203,7 @@ class CarrierLayout:
                 if number < known:
                     word = (mine >> self._bits * number) & self._mask
                     is_mine = is_mine and total == size * word
-            if not is_mine:  # carriers of an old step agree with each other
+            if not is_mine:  # for example, all carriers are those of an earlier step
                 self._refuse_step(key)
         density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
         return CarrierReport(factor, failures, non_finite, density / size, norm / size)
@@ -211,12 +218,11 @@ class CarrierLayout:
         )
 
     def _refuse_words(self, number: int, key: str, rate: float | None) -> NoReturn:
-        """Raise the error for ranks that differ in a word of a checksum."""
         if number < len(self._places):
             words = (
-                f"tensor {key!r}: the ranks do not run the same step of the same configuration on "
-                "it; they must call compress for the same tensors equally often, with the same "
-                "options, and an optimizer with the same settings"
+                f"tensor {key!r}: the ranks run different steps or configurations for it; they "
+                "must call compress for the same tensors equally often, with the same options, "
+                "and an optimizer with the same settings"
             )
             if rate is not None:
                 words += (
@@ -232,9 +238,8 @@ class CarrierLayout:
 
     def _refuse_step(self, key: str) -> NoReturn:
         raise RankMismatch(
-            f"tensor {key!r}: the ranks agree, and on another step or configuration than this "
-            "rank's: the sum is not of what this rank has sent; what moves bytes must not deliver "
-            "those of another step"
+            f"tensor {key!r}: the result has data of another step or configuration than this rank "
+            "sent: Horovod's allreduce must not return the result of an earlier step"
         )
 
 
@@ -242,7 +247,8 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the layout for gradients of a dtype: float64 for float64, otherwise float32."""
+    """Return the carrier layout for gradients of ``dtype``. Carriers of float64 gradients are
+    float64, all others float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

@@ -33,8 +33,8 @@ from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
-# CRC-32 (ISO 3309). isal is ten times as fast as zlib, which at 2 to 3 GB/s would be most of a
-# codec's cost.
+# CRC-32 (ISO 3309). isal is ten times as fast as zlib. With zlib (2 to 3 GB/s), the checksum would
+# take longer than the rest of a codec.
 if TYPE_CHECKING:
     from zlib import crc32
 else:
@@ -64,7 +64,7 @@ FEW = 32
 
 
 class Coding(Protocol):
-    """The part of a ``Codec`` that frames and messages use."""
+    """The attributes and methods of a ``Codec`` that frames and messages use."""
 
     id: ClassVar[str]
 
@@ -78,7 +78,7 @@ class Coding(Protocol):
 
 @dataclass(eq=False)
 class Frame:
-    """A frame that was read and checked. ``body`` is a view of the buffer."""
+    """A frame that was read and checked. ``body`` is a view of the buffer that was read."""
 
     codec: int
     value_type: np.dtype
@@ -106,7 +106,7 @@ def write_frame(
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec, VALUE_NUMBERS[value_type], value_format, 0, numel, count, size
     )
-    # Join as bytes, which for few entries is several times as fast as copies between arrays.
+    # Join the parts as bytes: for few entries, this is several times as fast as numpy.
     whole = bytearray().join([header, bytes(_CHECKSUM.size), *cast("list[bytes]", parts)])
     # The checksum covers the header too, so that an altered count is found.
     checksum = crc32(memoryview(whole)[HEADER_BYTES:], crc32(header))
@@ -116,7 +116,8 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of a codec's frames as a little-endian integer."""
+    """Return the first 8 bytes of a codec's frames, as a little-endian integer. They are the same
+    in all frames of one dtype."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
@@ -124,7 +125,8 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the bytes of the frame at an offset of a buffer, without comparing its checksum."""
+    """Return the length in bytes of the frame at an offset of a buffer. The checksum is not
+    compared. Raises CorruptPayload if the frame is truncated, or is not a frame."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])
@@ -136,14 +138,14 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if the frame is truncated or
-    altered.
+    """Return the frame at the start of a buffer. Raises CorruptPayload if it is truncated, altered
+    or not a frame.
 
     has_checksum : whether to compare the checksum
     """
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
-    buffer = np.ascontiguousarray(buffer)  # nothing else is taken below
+    buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
     data = buffer.data
     magic, version, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = (
         _HEADER.unpack_from(data)
@@ -157,7 +159,9 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     stop = HEADER_BYTES + body_bytes
     if has_checksum and checksum != crc32(data[HEADER_BYTES:stop], crc32(data[: _CHECKED.size])):
-        raise CorruptPayload("a payload's checksum does not match its bytes: altered on its way")
+        raise CorruptPayload(
+            "a payload's checksum does not match its bytes: it was altered on its way"
+        )
     body = buffer[HEADER_BYTES:stop]
     return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
 
@@ -179,15 +183,16 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
             "version of hvd_sparse on all ranks"
         )
     raise CorruptPayload(
-        f"a payload announces {body_bytes} bytes and {buffer.size - HEADER_BYTES} follow: truncated"
+        f"a payload is truncated: its header announces {body_bytes} bytes, but "
+        f"{buffer.size - HEADER_BYTES} follow"
     )
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the frame that fills a buffer. Raises CorruptPayload unless the frame is valid and of
-    this codec."""
-    # Compare the checksum first, so that a wrong codec number means another codec and not altered
-    # bytes.
+    """Return the frame that fills a buffer. Raises CorruptPayload unless it is valid and was
+    encoded by this codec."""
+    # ``read_frame`` compares the checksum. After that, a wrong codec number means another codec,
+    # not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
         raise CorruptPayload(
@@ -199,7 +204,9 @@ def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -
             f"{value_format}"
         )
     if frame.count > frame.numel:
-        raise CorruptPayload(f"{frame.count} entries are more than the tensor's {frame.numel}")
+        raise CorruptPayload(
+            f"a payload has {frame.count} entries, more than the {frame.numel} of the tensor"
+        )
     return frame
 
 
@@ -211,12 +218,11 @@ def need(is_so: bool | np.bool_, otherwise: str) -> None:
 def need_size(frame: Frame, expected: int) -> None:
     if frame.body.size != expected:
         raise CorruptPayload(
-            f"{frame.count} entries of {frame.numel} cannot fill {frame.body.size} bytes"
+            f"{frame.body.size} bytes cannot hold exactly {frame.count} entries of {frame.numel}"
         )
 
 
 def need_ascending(indices: np.ndarray, numel: int) -> None:
-    """Raise CorruptPayload unless the indices ascend strictly and are below ``numel``."""
     size = indices.size
     if not size:
         return
@@ -227,11 +233,13 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
         ascending = np.count_nonzero(indices[1:] > indices[:-1]) == size - 1
         last = indices[-1]
     if last >= numel or not ascending:
-        raise CorruptPayload(f"indices do not ascend, or leave a tensor of {numel} entries")
+        raise CorruptPayload(
+            f"the indices do not ascend, or exceed the {numel} entries of the tensor"
+        )
 
 
 def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
-    # Check the types first, because nearly every machine is little-endian and needs no conversion.
+    # Convert only if needed: on a little-endian machine, the types are right already.
     if not (values.dtype.isnative and indices.dtype == np.uint32):
         indices = indices.astype(np.uint32, copy=False)
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -246,20 +254,20 @@ def decode_for(
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:
-    """Return the selection of a frame. Raises CorruptPayload unless the frame is valid, for a
-    tensor of ``numel`` entries, and of this dtype.
+    """Decode a frame of the tensor ``key``. Raises CorruptPayload unless the frame is valid and is
+    for a tensor with ``numel`` entries of this dtype.
 
-    The header is checked first, because a frame of few bytes may announce 2**32 entries.
+    The header is checked before the codec decodes, because a corrupt frame of few bytes may claim
+    to have 2**32 entries.
     """
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)
     announced_dtype = NATIVE_TYPES.get(number)
     if announced != numel or announced_dtype != dtype:
-        read_frame(buffer)  # report an altered header as such
+        read_frame(buffer)  # if the header was altered, this raises the error that says so
         raise CorruptPayload(
-            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}; a payload for it is for "
-            f"{announced} of "
-            f"{announced_dtype}"
+            f"tensor {key!r} has {numel} entries of {np.dtype(dtype)}, but a payload for it has "
+            f"{announced} of {announced_dtype}"
         )
     return codec.decode(buffer, kernels)

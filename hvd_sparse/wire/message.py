@@ -1,4 +1,5 @@
-"""Messages: one rank's entries of one bucket in one step, or its error.
+"""Messages. A message has the entries that one rank sends of one bucket in one step, or the text of
+the rank's error.
 
     offset  bytes     content (little-endian)
     0       3         b"HSM"
@@ -8,17 +9,18 @@
     8       4         rank
     12      4         step: completed steps of the bucket's first tensor
     16      4         configuration: CRC-32 of the configuration's digest
-    20      4         number of members
+    20      4         number of members: tensors of the bucket that are sent sparse in this step
     24      8         number of bytes of the whole message
     32      4*members position of every member among the registered tensors, ascending, plus 2**31
                       if the member has no frame in this message
     ...     4         CRC-32 of all bytes before
-    ...               kind 0: the members' frames (``wire.frame``), concatenated.  Tensors of dense
-                      steps are not members. Members have no frame in some phases of an exchange,
-                      and if their sum overflows
+    ...               kind 0: the members' frames (``wire.frame``), concatenated. A member has no
+                      frame in some phases of an exchange, or if a sum of several ranks' entries
+                      overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-Messages contain their length, because allgather and alltoall concatenate them.
+A message contains its own length, because allgather and alltoall concatenate the messages of all
+ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and checked. The frames, by position, are views of the buffer."""
+    """A message that was read and checked. ``frames`` are views of the buffer that was read, by the
+    position of their tensor."""
 
     rank: int
     step: int
@@ -56,7 +59,6 @@ class Message:
     error: str | None
 
     def frame(self, position: int) -> np.ndarray:
-        """Return the frame of a member. Raises CorruptPayload if the member has no frame."""
         frame = self.frames.get(position)
         if frame is None:
             raise CorruptPayload(
@@ -73,10 +75,10 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return the number of entries, at least one, that a rank may send of a tensor so that the
-    messages of all ranks together are expected to have at most ``gathered_bytes`` bytes."""
+    """Return how many entries of a tensor a rank may send, at least 1, so that the messages of all
+    ranks together are expected to have at most ``gathered_bytes`` bytes."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    least, most = 1, max(1, numel)  # bisect, because the length grows with the number of entries
+    least, most = 1, max(1, numel)  # bisect, because a body grows with its number of entries
     while least < most:
         middle = (least + most + 1) // 2
         if codec.body_bytes(middle, numel, value_bytes) <= budget:
@@ -93,12 +95,13 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message with the given frames, by position: uint8.
+    """Return a message as uint8.
 
-    members : positions of all members, with and without a frame; None for those with a frame
+    frames : frames by the position of their tensor
+    members : positions of all members; None if all of them have a frame
     """
     everyone = sorted(frames if members is None else members)
-    # One number holds the tensor's position and whether the tensor has a frame.
+    # Each number in the message has a tensor's position, and a flag if the tensor has no frame.
     flagged, body = [], []
     for position in everyone:
         frame = frames.get(position)
@@ -134,21 +137,17 @@ def _write(
 
 
 def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """Split the result of a collective, which concatenated the messages of ``senders`` in this
-    order.
-
-    Raises CorruptPayload if a message is truncated or altered, or from another rank.
-    """
+    """Return the messages in a collective's result, which has those of the ranks ``senders``, in
+    this order. Raises CorruptPayload if a message is truncated, altered or from another rank."""
     messages = []
     offset = 0
-    # A collective concatenates in rank order, so a message of another rank was delivered to the
-    # wrong place.
+    # A message of another rank at this place was delivered wrongly.
     for number, rank in enumerate(senders):
         message, total = _read(joined[offset:])
         if message.rank != rank:
             raise CorruptPayload(
-                f"message {number} of a collective says that it is rank {message.rank}'s, not rank "
-                f"{rank}'s"
+                f"message {number} of a collective is from rank {message.rank}, but must be from "
+                f"rank {rank}"
             )
         messages.append(message)
         offset += total
@@ -162,31 +161,34 @@ def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
 def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if buffer.size < OVERHEAD_BYTES:
         raise CorruptPayload(
-            f"{buffer.size} bytes are left where a message should start: truncated"
+            f"a message is truncated: only {buffer.size} bytes are left where it should start"
         )
     magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(
         buffer[: _HEAD.size].tobytes()
     )
     if magic != MAGIC or version != WIRE_VERSION or kind not in (ENTRIES, ERROR):
         raise CorruptPayload(
-            f"a message starts with {magic!r}, version {version}, kind {kind}: not this build's"
+            f"a message starts with {magic!r}, version {version}, kind {kind}, which this version "
+            "of hvd_sparse does not write: install one version on all ranks"
         )
     # Check the length first, because the number of members is unreliable until the checksum is
     # compared.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(
-            f"a message announces {total} bytes for {members} members and {buffer.size} are there"
+            f"a message with {members} members announces {total} bytes, but has {buffer.size}"
         )
     head = buffer[:head_bytes].tobytes()
     if head[5:8] != b"\0\0\0" or (kind == ERROR and members):
         raise CorruptPayload("a message's header has values that no rank writes")
     if _CRC.unpack_from(head, head_bytes - _CRC.size)[0] != crc32(head[: -_CRC.size]):
-        raise CorruptPayload("a message's checksum does not match its header: altered on its way")
+        raise CorruptPayload(
+            "a message's checksum does not match its header: it was altered on its way"
+        )
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
-    # Undo the flags that the writer added.
+    # Remove the flags of members without a frame.
     positions = (flagged % WITHOUT_FRAME).tolist()
-    # All ranks must have the same order, because the frames follow in this order.
+    # The frames follow in this order, so it must be the same on all ranks.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]
@@ -208,9 +210,9 @@ def _read_error(body: np.ndarray) -> str:
     words = body[_CRC.size :].tobytes()
     if body.size < _CRC.size or _CRC.unpack_from(body[: _CRC.size].tobytes())[0] != crc32(words):
         raise CorruptPayload(
-            "an error message's checksum does not match its text: altered on its way"
+            "an error message's checksum does not match its text: it was altered on its way"
         )
-    # No writer writes such a text, and readers accept only bytes that a writer writes.
+    # ``write_error`` cuts texts to this length.
     if len(words) > ERROR_TEXT_LIMIT:
         raise CorruptPayload(
             f"an error message of {len(words)} bytes is longer than any that is written"

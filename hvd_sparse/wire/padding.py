@@ -1,13 +1,13 @@
-"""Padding of arrays to blocks whose lengths stay the same from step to step.
+"""Padding of the arrays in allgathers, so that their lengths stay the same from step to step.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
     8       8      number of bytes of the content
     16      ...    the content, then zeros
 
-Horovod caches the shape of every name.  If a length changes, the ranks negotiate again, which takes
-longer than a short message.  NCCL gathers blocks of equal lengths by one operation, and blocks of
-unequal lengths by one operation per rank.
+Horovod caches the shape of every named tensor. If a length changes, the ranks negotiate again,
+which takes longer than sending a short message. NCCL gathers blocks of equal lengths in one
+operation; for unequal lengths, Horovod needs one operation for each rank.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ MOST_PADDED = 32_768
 
 
 class Room:
-    """The length, in bytes, to which the blocks of one name are padded; 0 before the first block.
-
-    It depends only on the noted lengths, which are the same on all ranks.
-    """
+    """The length in bytes, ``nbytes``, to which the blocks of one collective are padded; 0 before
+    the first block. All ranks compute the same length, because all get the same blocks."""
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the room to the last collective's longest block, whose length is unpadded."""
+        """Adapt the length after a collective. ``longest`` is the length of the longest block,
+        without padding."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:
@@ -70,7 +69,8 @@ def needed(content: np.ndarray) -> int:
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return the content, 1-D and contiguous, as a block of at least ``least`` bytes, uint8."""
+    """Return a block, uint8, with this content (1-D and contiguous), padded to at least ``least``
+    bytes."""
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
     block[HEAD.size : needed(content)] = content.view(np.uint8)
@@ -78,8 +78,8 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of a collective's blocks, as views. Raises CorruptPayload if a block is
-    truncated or altered."""
+    """Return the contents of the blocks in a collective's result, as views. Raises CorruptPayload
+    if a block is truncated or altered."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -88,8 +88,8 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
             length, size = HEAD.unpack_from(joined[offset : offset + HEAD.size].tobytes())
         if not HEAD.size + size <= length <= left:
             raise CorruptPayload(
-                f"the collective {name!r} brought a block with a header of {length} bytes, "
-                f"{size} of them content, where {left} bytes are left: altered on its way"
+                f"the collective {name!r} received a block that announces {length} bytes, {size} "
+                f"of them content, but {left} bytes are left: it was altered on its way"
             )
         start = offset + HEAD.size
         contents.append(joined[start : start + size])
@@ -100,12 +100,13 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 def unpadded(
     joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
 ) -> np.ndarray:
-    """Return the contents of a collective's blocks, concatenated, in the dtype of ``array``, and
-    count the padding. Raises CorruptPayload if a block is truncated or altered.
+    """Return the contents of the blocks in a collective's result, concatenated, in the dtype of
+    ``array``. Raises CorruptPayload if a block is truncated or altered.
 
-    array : this rank's own content
+    array : the content of this rank's block
     sent : number of bytes of this rank's block
-    room : adapted to the longest block
+    count : called with the bytes of padding and headers that were sent and received
+    room : adapted to the longest block, if given
     """
     contents = read_blocks(joined, name)
     if room is not None:
@@ -123,9 +124,9 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange with padded blocks in its allgathers.
+        """Run an exchange, and replace the arrays of its allgathers by padded blocks.
 
-        bucket : number of the exchange's bucket, the same on every rank and at every step
+        bucket : number of the exchange's bucket, which is the same on every rank and in every step
         """
         phase, received = 0, None
         while True:
@@ -146,4 +147,6 @@ class Padding:
         try:
             return unpadded(joined, array, block.nbytes, "gather", self._count, room)
         except CorruptPayload:
-            return joined  # the exchange itself raises the error, after its last phase
+            # Return the damaged bytes. The exchange raises the error after its last phase, so that
+            # this rank takes part in all collectives.
+            return joined

@@ -50,7 +50,7 @@ def on_config(config):
 
 def on_files(files: Files, config) -> Files:
     """Add an index of the decisions, and the guide for contributors, which lies beside ``docs``."""
-    text = "# Decisions\n\nWhy the package is built as it is, one decision a page.\n\n"
+    text = "# Decisions\n\nEach page explains one decision about the design of the package.\n\n"
     for path in sorted((DOCS / "adr").glob("*.md")):
         text += f"* [{_title(path)}]({path.name})\n"
     files.append(File.generated(config, "adr/index.md", content=text))
@@ -158,8 +158,9 @@ def _measured(name: str) -> str:
         [
             "## Measured",
             "",
-            "Entries sent over entries asked for, and passes over the tensor, on gradients of "
-            "three small models ([achieved density](../results/achieved-density.md)).",
+            "The number of sent entries divided by the requested number, and the number of passes "
+            "over the tensor, on gradients of three small models "
+            "([achieved density](../results/achieved-density.md)).",
             "",
             head,
             "|---|---|" + "---:|" * 6,
@@ -171,8 +172,9 @@ def _measured(name: str) -> str:
 def _curve(name: str) -> str:
     """Return the curve of a short training, and its table of accuracy, bytes and overhead."""
     source = (
-        "A short training beside dense ([how](../results/curves.md)): mean test accuracy in "
-        "percent over steps, then accuracy, bytes and the worker's own overhead."
+        "A short training, compared with dense training ([how](../results/curves.md)). The curve "
+        "shows the mean test accuracy in percent; the table shows accuracy, bytes and the "
+        "overhead of a worker."
     )
     head = "## Learning curve and cost"
     return "\n\n".join([head, source, curves.drawn(name), curves.table_of(name)])
@@ -185,7 +187,7 @@ def _cost(name: str) -> str:
     head = re.search(r"^\| method \|.*\n\| -.*$", page, re.M)
     if not rows or not head:
         return ""
-    source = "One thread ([how](../results/selecting-variants.md))."
+    source = "Measured in one thread ([how](../results/selecting-variants.md))."
     return "\n".join(["## Selection cost", "", source, "", head[0], *rows])
 
 

@@ -1,6 +1,6 @@
-"""Draw docs/guide/pictures/way.svg: the way of a gradient through one rank, with its bucket.
+"""Draw docs/guide/pictures/way.svg: the path of a gradient through one rank, with its bucket.
 
-Run it after the way has changed.
+Run it after the path has changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "pictures" / "way.svg"
-TITLE = "The way of a gradient through one rank"
+TITLE = "The path of a gradient through one rank"
 WIDTH, HEIGHT, TALL = 900, 430, 54
 DARK, PALE, LINE, OURS = "#263238", "#eceff1", "#607d8b", "#00796b"
 HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"
@@ -57,27 +57,27 @@ def drawn() -> str:
     parts = [
         HEAD,
         words(450, 26, "compress: in the backward pass, one gradient at a time", "b", DARK),
-        box(14, 60, 140, "gradient", "noted in its bucket"),
+        box(14, 60, 140, "gradient", "recorded in its bucket"),
         box(14, 160, 140, "residual", "entries not sent so far"),
         frame(186, 44, 506, 130),
         words(439, 68, "for all tensors of a bucket, when it is full", ink=OURS),
         box(200, 84, 120, "memory", "adds both"),
         box(380, 84, 120, "selector", "chooses entries"),
         box(560, 84, 120, "codec", "writes bytes"),
-        box(726, 84, 160, "exchange", "one message a bucket", is_sent=True),
+        box(726, 84, 160, "exchange", "one message per bucket", is_sent=True),
         arrow((154, 87), (198, 104)),
         arrow((154, 180), (198, 128)),
         arrow((320, 111), (378, 111)),
         arrow((500, 111), (558, 111)),
         arrow((680, 111), (724, 111)),
         arrow((440, 138), (440, 232), (84, 232), (84, 216)),
-        words(262, 250, "other entries and rounding errors stay"),
+        words(262, 250, "other entries and rounding errors stay in the residual"),
         frame(330, 278, 378, 118),
-        words(519, 388, "for all tensors of a bucket, when its message is in", ink=OURS),
+        words(519, 388, "for all tensors of a bucket, when all messages have arrived", ink=OURS),
         box(726, 300, 160, "allgather", "messages of all ranks", is_sent=True),
         box(572, 300, 120, "decode", "checks and reads"),
         box(346, 300, 170, "sum", "in rank order, scaled"),
-        box(150, 300, 140, "optimizer", "same on all ranks"),
+        box(150, 300, 140, "optimizer", "same input on all ranks"),
         arrow((806, 138), (806, 298)),
         arrow((726, 327), (694, 327)),
         arrow((572, 327), (518, 327)),

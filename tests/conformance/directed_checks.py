@@ -12,9 +12,14 @@ from conformance.statistics_checks import ADAM_STEPS
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction, Momentum
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Direction, Momentum
 
 Make = Callable[..., Direction]
+
+
+def check_take_by_decay(kernels: Any, x: np.ndarray) -> None:
+    parameter = np.nan_to_num(x)
+    _check(kernels, lambda: Decay(parameter, 0.1), x[::-1].copy(), [], 3)
 
 
 def check_take_by_momentum(kernels: Any, x: np.ndarray) -> None:
@@ -35,6 +40,7 @@ def check_large_directions(kernels: Any, dtype: str) -> None:
     gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
     old = [mean, np.abs(square)]
     with np.errstate(over="ignore", invalid="ignore"):
+        _check(kernels, lambda: Decay(mean, 0.1), gradient, [], 2)
         _check(kernels, _momentum(True), gradient, [mean], 2)
         _check(kernels, _adam(ADAM_STEPS[1]), gradient, old, 2)
 
@@ -51,7 +57,7 @@ def _check(
     kernels: Any, make: Make, gradient: np.ndarray, old: list[np.ndarray], aims: int
 ) -> None:
     size, dtype = gradient.size, gradient.dtype
-    residual = np.nan_to_num(0.5 * old[0][::-1]).astype(dtype)
+    residual = np.nan_to_num(0.5 * (old[0] if old else gradient)[::-1]).astype(dtype)
     pushed = [np.full_like(each, 9) for each in old]
     direction = reference.directed(gradient, make(*old, *pushed))
     finite = np.abs(residual + direction)

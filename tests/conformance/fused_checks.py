@@ -10,6 +10,7 @@ from conformance import hostile
 from conformance.directed_checks import (
     check_large_directions,
     check_take_by_adam,
+    check_take_by_decay,
     check_take_by_momentum,
 )
 from conformance.hostile import bits
@@ -159,6 +160,7 @@ FUSED = (
     check_accumulate,
     check_accumulate_and_take,
     check_trim,
+    check_take_by_decay,
     check_take_by_momentum,
 )
 OF_A_DTYPE = (

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.hostile import bits
 from conformance.kernel_checks import untouched
 
-from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
+from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Momentum, NewtonSchulz
 
 
 def is_close(a: float, b: float, scale: float) -> bool:
@@ -107,6 +107,13 @@ def check_take_bins(kernels: Any, x: np.ndarray) -> None:
         assert taken.values.tobytes() == x[indices].tobytes()
 
 
+def check_directed_by_decay(kernels: Any, x: np.ndarray) -> None:
+    gradient, factor = x[::-1].copy(), x.dtype.type(0.1)
+    expected = np.array([factor * p + g for p, g in zip(x, gradient)], x.dtype)
+    with untouched(gradient, x):
+        assert bits(kernels.directed(gradient, Decay(x, 0.1))) == bits(expected)
+
+
 def check_directed_by_momentum(kernels: Any, x: np.ndarray) -> None:
     gradient, factor = x[::-1].copy(), x.dtype.type(0.9)
     pushed = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype)
@@ -192,6 +199,7 @@ ON_FINITE_DATA = (
     check_sample_magnitudes,
     check_take_indices,
     check_take_bins,
+    check_directed_by_decay,
     check_directed_by_momentum,
     check_directed_by_adam,
 )

@@ -13,7 +13,7 @@ from conformance import fused_checks, hostile, kernel_checks
 from conformance.statistics_checks import ON_FINITE_DATA
 
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.optimizers import Adam, Momentum
+from hvd_sparse.kernels.optimizers import Adam, Decay, Momentum
 from hvd_sparse.kernels.torch.vector import DeviceVector
 
 CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
@@ -46,7 +46,7 @@ VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
 
 
 def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVector]) -> Any:
-    if isinstance(value, (Momentum, Adam)):
+    if isinstance(value, (Decay, Momentum, Adam)):
         return type(value)(*(carry(x) if isinstance(x, np.ndarray) else x for x in value))
     is_vector = parameter in VECTORS and isinstance(value, np.ndarray)
     return carry(value) if is_vector else value

@@ -36,12 +36,12 @@ def test_every_common_option_has_its_row():
         ({}, ""),
         ({"engine": "torch"}, ""),
         ({"memory": "none"}, "memory 'none' selects from the gradient itself"),
-        ({"exchange": "oktopk"}, "exchange 'oktopk' looks at the vector again"),
+        ({"exchange": "oktopk"}, "exchange 'oktopk' reads the vector on the host"),
         ({"rollback": False}, "rollback False"),
         ({"select_over": "group"}, "select_over 'group'"),
         ({"telemetry": True}, "telemetry measures"),
-        ({"engine": "numpy"}, "engine is made for arrays of the host"),
-        ({"min_numel": 5000}, "never compressed"),
+        ({"engine": "numpy"}, "engine works on arrays on the host"),
+        ({"min_numel": 5000}, "they are never compressed"),
         ({"memory": {"id": "momentum_correction", "clip_norm": 1.0}}, "memory 'momentum_corr"),
         (
             {"memory": {"id": "error_feedback", "residual": "bfloat16"}},
@@ -84,5 +84,5 @@ def test_doctor_says_which_parts_leave_gradients_on_their_device():
     for kind in ("selector", "memory", "codec", "exchange"):
         named = stays.partition(f"{kind} ")[2].partition(";")[0]
         assert named.split(", ") == staying(kind), kind
-    assert "staged (copied to the host and back) with all else" in told
+    assert "staged (copied to the host and back) with all other parts" in told
     assert "wire of messages: host; " in done.stdout

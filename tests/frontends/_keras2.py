@@ -17,6 +17,7 @@ from _keras_models import (
     count_steps,
     data_of_rank,
     fit,
+    go_on,
     make_built_model,
     weights_of,
 )
@@ -97,6 +98,25 @@ def saved(name: str) -> dict[str, Any]:
             len(again.variables()),
         ]
     return told
+
+
+@cases
+def exported(name: str) -> dict[str, Any]:
+    """A training with and without a SavedModel after its first epoch."""
+    ends, is_same = [], False
+    for exports in (False, True):
+        model = make_built_model()
+        compressor = Compression.topk(model, density=0.5, name=f"{name}.{exports}")
+        fit(model, DistributedOptimizer(sgd(), compression=compressor))
+        if exports:
+            with tempfile.TemporaryDirectory() as folder:
+                model.save(folder)
+                again = keras.models.load_model(folder, compile=False)
+            is_same = np.array_equal(weights_of(model), weights_of(again))
+        go_on(model)
+        compressor.close()
+        ends.append(weights_of(model))
+    return {"difference": float(np.abs(ends[0] - ends[1]).max()), "is_same": is_same}
 
 
 def heard_while(call: Callable[[], object], word: str) -> list[str]:

@@ -139,6 +139,21 @@ def outlived_by_its_optimizer(name: str) -> dict[str, Any]:
     return fails(name, second, step_of(model, optimize(model, second, name)))
 
 
+@cases
+def converted_after_the_compressor_was_made(name: str) -> dict[str, Any]:
+    model = make_variables({"early": (8, 9), "late": (8, 9)})
+    compressor = compress(params_of(model), name=name)
+    optimizer = optimizer_without_motion(model, compressor)
+    for parameter in model.values():
+        parameter.data = parameter.data.double()
+
+    def step() -> None:
+        give_gradients({p: torch.ones(8, 9, dtype=torch.float64) for p in model.values()})
+        optimizer.step()
+
+    return fails(name, compressor, step)
+
+
 # -- ranks that wait for each other elsewhere, while some of them rest at their last gradient ------
 
 STEPS = 4

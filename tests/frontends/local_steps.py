@@ -177,7 +177,10 @@ def refused(name: str) -> list[list[str]]:
         ({"compression": "topk", "every": 2}, "functools.partial"),
         ({"compression": made, "every": 0}, "1 or more"),
         ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
-        ({"compression": made, "every": 2, "outer_momentum": 1.0}, "0, or below 1"),
+        (
+            {"compression": made, "every": 2, "outer_momentum": 1.0},
+            "0, or a number between 0 and 1",
+        ),
     ]
     said = [[caught(partial(LocalSteps, *first, given, **o)), words] for o, words in wrong]
     right = {"compression": made, "every": 2}

@@ -48,3 +48,13 @@ def test_methods_of_horovod_and_handed_over_optimizers_are_measured_beside_it(tm
     assert (dense["parts"], dense["one_pass"]) == ({}, None)
     assert all(set(each["parts"]) == PARTS for each in ours)
     assert all(f"| `{method}` | " in page for method in methods)
+
+
+def test_ways_that_take_turns_are_judged_by_the_quotients_of_their_work(tmp_path):
+    models = ("large", "ddp", "tensorflow")
+    _, document, page = run(tmp_path, "--models", *models)
+    assert {row["model"] for row in document["beside"]} == set(models)
+    for row in document["beside"]:
+        assert all(work > 0 for way, work in row.items() if way != "model")
+    assert len(document["goals"]) == 5
+    assert all(f"| {what} | " in page for what, *_ in document["goals"])

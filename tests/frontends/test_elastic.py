@@ -5,15 +5,14 @@ from __future__ import annotations
 import socket
 
 import pytest
-from harness import LIMIT_S, launch_elastic, slow
+from harness import LIMIT_S, launch_elastic
 
 HOSTS = ("localhost", "127.0.0.1", socket.gethostname())
-SILENCE_S = {"torch": 20, "tensorflow": 30, "keras3": 30}
+SILENCE_S = {"torch": 30, "tensorflow": 40, "keras3": 40}
 
 
 def check_elastic(framework, kills, folder, *more):
-    silence_s = round(slow(SILENCE_S[framework]))
-    limit_s = LIMIT_S * (1 + kills // 5)
+    limit_s, silence_s = LIMIT_S * (1 + kills // 5), SILENCE_S[framework]
     arguments = (framework, str(kills), str(folder), *more)
     worker = "frontends/elastic.py"
     outcome = launch_elastic(worker, HOSTS, 2, *arguments, limit_s=limit_s, silence_s=silence_s)

@@ -22,7 +22,7 @@ MORE_HANGS = [
     for fault in ("stopped", "asleep", "locked")
     for controller in ("mpi", "gloo")
 ]
-SILENCE = "does not answer: it has ended, its process or host is paused, or something in it holds"
+SILENCE = "does not answer: it has ended, its process or host is paused, or one of its threads"
 REASONS = {
     "stopped": SILENCE,
     "locked": SILENCE,

@@ -105,7 +105,7 @@ def test_gradients_of_a_tape_that_are_clipped_or_not_applied_are_told_once(outco
     for (text,) in said["results_clipped"]:
         assert text.startswith("gradients were multiplied by about 0.") and "clip_norm" in text
     for (text,) in said["results_thrown_away"]:
-        for remedy in ("plain tf.GradientTape", "before the tape", "learning rate of 0"):
+        for remedy in ("plain tf.GradientTape", "before the tape", "learning rate is 0"):
             assert remedy in text
 
 
@@ -124,6 +124,12 @@ def test_a_saved_model_keeps_its_momentum(outcome):
         # the counter of steps, and a slot for each of four tensors
         for kind in ("new", "legacy"):
             assert result[kind] == [pytest.approx(0.9), True, 8, 5]
+
+
+@of_keras_2
+def test_a_saved_model_can_be_written_between_two_epochs(outcome):
+    for result in measured(outcome, "exported"):
+        assert result == {"difference": 0.0, "is_same": True}
 
 
 @of_keras_3

@@ -42,6 +42,18 @@ def test_a_generator_that_is_used_up_is_refused():
     refused(InvalidOption, "named_parameters() again", params=named)
 
 
+def test_parameters_without_a_shape_are_refused():
+    refused(InvalidOption, "'weight' has no shape", params=nn.LazyLinear(3).named_parameters())
+
+
+def test_tied_weights_have_the_first_of_their_names():
+    tied = nn.Linear(4, 4, bias=False)
+    named = [(f"{name}.weight", tied.weight) for name in ("encoder", "decoder")]
+    compressor = Compression.topk([*named, ("last", nn.Parameter(torch.zeros(3)))], density=0.1)
+    assert [spec.key for spec in compressor.step.specs] == ["encoder.weight", "last"]
+    compressor.close()
+
+
 def test_trained_tensors_that_are_no_floats_are_refused():
     phases = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
     refused(UnsupportedInput, "'phases'", "complex64", "leave it out", params=[("phases", phases)])

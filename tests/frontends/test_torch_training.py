@@ -147,7 +147,7 @@ def test_groups_that_are_given_end_measuring_until_it_is_asked_for_again(outcome
             step >= 2 * ADOPTED_AT for step in range(len(result["has_plan"]))
         ]
         usual, auto = result["refused"]
-        assert "groups is 'planned', which is settled before the first step" in usual
+        assert "groups is 'planned', which can only be chosen before the first step" in usual
         assert "groups is 'planned', and auto measures its ways" in auto
 
 
@@ -213,7 +213,7 @@ def test_all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew
         assert all(least <= density <= 1 for density in found.values())
         assert least in found.values(), "nothing is computed behind the last gradient"
         assert result["told"] == {"c_max": C_MAX, "is_measured": True}
-        assert "densities that hide, as measured" in result["summary"]
+        assert "measured densities that hide" in result["summary"]
         assert result["goes_on"] and result["resumed"] == [found, True]  # by the state
         assert not result["is_measured_in_a_new_world"]
 
@@ -221,7 +221,7 @@ def test_all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew
 def test_states_with_other_densities_are_refused_on_all_ranks(outcome):
     for result in measured(outcome, "other_densities_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
-        assert alone or "the states that ranks have loaded hold other densities" in result
+        assert alone or "the ranks have loaded states with different densities" in result
 
 
 def test_densities_that_nothing_hides_are_refused(outcome):

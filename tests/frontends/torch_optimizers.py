@@ -311,10 +311,10 @@ def refused(name: str) -> list[list[str]]:
         [caught(made, lambda m: differentiable(m.parameters()), network()), "has differentiable"],
         [caught(made, of_horovod, network()), "is Horovod's already"],
         [caught(made, lambda m: list(m.parameters()), network()), "is list"],
-        [stepped(True, sgd), "the SGD that calls the compressor is not the optimizer"],
+        [stepped(True, sgd), "the SGD that calls the compressor is not the one"],
         [
             stepped(True, through=hvd.Compression.none),
-            "the SGD was handed to a compressor that its gradients do not come through",
+            "gradients of the SGD do not come through the compressor",
         ],
         [mixed, "sparse_as_dense=True"],
         [stepped(False, plain_sgd, groups=None), "clip_grad_norm is 0.25 without optimizer="],

@@ -146,7 +146,7 @@ def test_the_largest_numbers_are_orthogonalised_as_all_others(rollback):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"weight_decay": 0.1}, "Muon shrinks the parameter"),
+        ({"weight_decay": 0.1}, "Muon applies weight decay"),
         ({"ns_steps": 0}, "ns_steps"),
         ({"ns_coefficients": (1.0, 2.0)}, "three numbers"),
         ({"scale": 0.0}, "scale"),

@@ -89,11 +89,14 @@ def test_the_steps_of_a_training_say_which_density_it_wants(capsys):
     found = advised(capsys, *RESNET, "--steps", "1200")
     assert found["density_wanted"] == pytest.approx(5 / 1200)
     assert [each["density"] for each in found["steps"]] == [None, None, found["density_wanted"]]
-    assert "A training of 1,200 steps wants density 0.0042" in found["sentence"]
-    assert "would do" not in found["sentence"]
+    assert "A training of 1,200 steps needs density 0.0042" in found["sentence"]
+    assert "or more (docs" not in found["sentence"]
     found = advised(capsys, *RESNET, "--steps", "1200", "--density", "0.001", "0.01")
-    assert "Density 0.001 sends an entry about 1.2 times" in found["sentence"]
-    assert "0.0042 would do" in found["sentence"] and "Density 0.01 sends" not in found["sentence"]
+    assert "Density 0.001 sends each entry about 1.2 times" in found["sentence"]
+    assert (
+        "use density 0.0042 or more" in found["sentence"]
+        and "Density 0.01 sends" not in found["sentence"]
+    )
     alone = advised(capsys, *RESNET, "--density", "0.01")
     assert found["steps"][3]["received_bytes"] < alone["steps"][2]["received_bytes"] / 6  # signs
     assert advised(capsys, *RESNET)["density_wanted"] is None
@@ -148,8 +151,8 @@ def test_a_model_of_ones_own_is_a_number_of_parameters_and_a_time(capsys):
         (["--model", "resnet18", "--world-size", "4"], "resnet50"),
         (["--model", "lstm", "--parameters", "3M", "--world-size", "4"], "not allowed"),
         (["--parameters", "3M", "--world-size", "4"], "--backward"),
-        (["--parameters", "many", "--world-size", "4"], "write 25M"),
-        (["--model", "lstm", "--world-size", "1"], "one rank alone"),
+        (["--parameters", "many", "--world-size", "4"], "25M or 1.3B"),
+        (["--model", "lstm", "--world-size", "1"], "give 2 or more ranks"),
         ([*RESNET, "--density", "2"], "in (0, 1]"),
         ([*RESNET, "--density", "conv*=0.1"], "invalid"),
         ([*RESNET, "--bandwidth", "1"], "100Mbit or 1Gbit"),
@@ -179,6 +182,6 @@ def test_a_crossover_may_be_nowhere_or_everywhere():
 def test_numpy_is_all_that_it_needs(tmp_path):
     done = run_plain(tmp_path, "advise", *RESNET)
     assert done.returncode == 0 and done.stderr == "", done.stderr
-    for words in ("ms a step", "advised", "Compress: density 0.0", "assumed, as no option"):
+    for words in ("ms a step", "advised", "Compress: density 0.0", "assumed, because no option"):
         assert words in done.stdout
     assert json.loads(run_plain(tmp_path, "advise", *RESNET, "--json").stdout)["choice"] == "sparse"

@@ -35,7 +35,7 @@ def test_a_density_outside_zero_to_one_is_refused_with_an_example(id):
         with pytest.raises(InvalidOption) as caught:
             SELECTORS.create(id, density=density)
         assert f"density of {SELECTORS.get(id).__name__} is {density!r}" in str(caught.value)
-        assert "in (0, 1]; 0.001 sends one entry in a thousand" in str(caught.value)
+        assert "in (0, 1]; for example, 0.001 sends one entry in a thousand" in str(caught.value)
 
 
 def test_a_schedule_refuses_them_too():
@@ -126,7 +126,7 @@ def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name,
     ("keys", "words"),
     [
         (["a", "b", "a"], "two tensors are called 'a': give every tensor a name of its own"),
-        (["a", ""], "tensor number 1 has the name '': give every tensor a name"),
+        (["a", ""], "tensor number 1 has the name '': give every tensor a non-empty string"),
         ([None], "tensor number 0 has the name None"),
         (["a", "b", 3], "tensor number 2 has the name 3"),
     ],

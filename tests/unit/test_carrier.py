@@ -95,7 +95,7 @@ def test_one_rank_that_runs_something_else_is_found_in_a_world_of_any_size(
     if other == checksum:
         layout.read(reduced, "w")
     else:
-        with pytest.raises(RankMismatch, match=r"'w'.*same step of the same configuration"):
+        with pytest.raises(RankMismatch, match=r"'w'.*run different steps or configurations"):
             layout.read(reduced, "w")
 
 
@@ -109,7 +109,7 @@ def test_carriers_that_agree_on_something_else_than_this_ranks_are_refused(
     if old == checksum:
         layout.read(reduced, "w", checksum)
     else:
-        with pytest.raises(RankMismatch, match=r"'w': the ranks agree, and on another step"):
+        with pytest.raises(RankMismatch, match=r"'w': the result has data of another step"):
             layout.read(reduced, "w", checksum)
 
 

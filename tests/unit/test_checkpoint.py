@@ -103,7 +103,7 @@ def test_a_file_with_a_right_digest_that_nests_too_deeply_is_refused(tmp_path, m
     monkeypatch.setattr(json, "dumps", lambda value: "[" * 100_000 + "]" * 100_000)
     with checkpoint.atomic(tmp_path / "file") as stream:
         checkpoint.Writer(stream).finish([])
-    with pytest.raises(CorruptCheckpoint, match="holds no states"):
+    with pytest.raises(CorruptCheckpoint, match="has no valid states"):
         checkpoint.read(tmp_path / "file")
 
 
@@ -215,7 +215,7 @@ def test_a_world_of_the_same_size_gets_its_states_back_in_rank_order():
     ("ranks", "change", "words"),
     [
         ((), {}, "no states"),
-        ((0, 1), {}, r"ranks \[0, 1\], of a world of 3"),
+        ((0, 1), {}, r"ranks \[0, 1\] of a run with 3"),
         ((0, 1, 1), {}, r"ranks \[0, 1, 1\]"),
         ((0, 1, 2), {"config": {"rollback": False}}, "config"),
         ((0, 1, 2), {"model": {}}, "model"),
@@ -253,12 +253,12 @@ def test_what_may_differ_between_ranks_differs_in_their_file_too():
         (
             lambda s: s["tensors"]["a"]["arrays"].pop("residual"),
             RankMismatch,
-            "'a' has other arrays",
+            "'a' has different arrays",
         ),
         (
             lambda s: s["tensors"]["a"]["arrays"].update(residual=np.zeros(3)),
             RankMismatch,
-            "'a' has other arrays",
+            "'a' has different arrays",
         ),
     ],
 )

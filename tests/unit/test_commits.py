@@ -203,7 +203,7 @@ def test_half_a_step_that_the_first_rank_has_committed_is_an_error_on_all():
         worker.restore()
     for error in rejoin([*workers[:2], Worker(3)]):
         assert isinstance(error, RankMismatch)
-        assert "the ranks [1] hold no state of the step that rank 0 resumes from" in str(error)
+        assert "ranks [1] have no state of the step from which rank 0 resumes" in str(error)
         assert "tensor 'a' has made [2, 3] steps" in str(error) and "anew from a checkpoint" in str(
             error
         )

@@ -219,12 +219,12 @@ RESIDUAL = "tensors t1 arrays residual"
 INVALID = "its configuration is not valid in this version"
 NO_VECTOR = "its residual of 't1' is not a vector"
 DIFFERENT = [
-    ("version", 99, "it has version 99, this build reads 2"),
+    ("version", 99, "its version is 99, but this version of hvd_sparse reads 2"),
     ("tensors", lambda told: {**told, "other": told["t0"]}, "tensor 'other' is unknown"),
     (
         "tensors",
         lambda told: {**told, "t1": told["t0"]},
-        "its residual of 't1' has 120 entries, the tensor 9",
+        "its residual of 't1' has 120 entries, but the tensor has 9",
     ),
     ("config rollback", False, "rollback was False and is True"),
     ("config selector density", 0.5, "'density': 0.5"),
@@ -234,11 +234,11 @@ DIFFERENT = [
     ("model t1", "[7] float32", "tensor 't1' was [7] float32 and is [9] float32"),
     ("model t2", "[7] float32", "tensor 't2' is no longer there"),
     ("model", lambda told: {"t0": told["t0"]}, "tensor 't1' is new"),
-    ("world_size", 2, "it is of a world of 2 ranks, this one has 1: save(path) and load(path)"),
-    ("rank", 1, "it is rank 1's, this is rank 0: residuals belong to their rank"),
+    ("world_size", 2, "it was saved with 2 ranks, and this run has 1: save(path) and load(path)"),
+    ("rank", 1, "it was saved on rank 1, and this is rank 0: load each rank's own state"),
     ("tensors t1 arrays", {}, "its residual of 't1' is missing"),
     ("tensors t1 arrays u", np.zeros(9), "its u of 't1' is unknown"),
-    (RESIDUAL, lambda r: r[:0], "its residual of 't1' has 0 entries, the tensor 9"),
+    (RESIDUAL, lambda r: r[:0], "its residual of 't1' has 0 entries, but the tensor has 9"),
 ]
 SPOILT = [
     (RESIDUAL, lambda r: r.reshape(3, 3), NO_VECTOR),

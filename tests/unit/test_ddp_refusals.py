@@ -39,25 +39,25 @@ def handle(model: DistributedDataParallel) -> Iterator[DdpCompressor]:
 
 
 def test_a_bare_model_is_refused() -> None:
-    with pytest.raises(InvalidOption, match=r"the model is Linear: wrap it before"):
+    with pytest.raises(InvalidOption, match=r"the model is Linear: first wrap it"):
         register(nn.Linear(2, 2), density=0.1)
 
 
 def test_a_second_hook_is_refused_by_name() -> None:
     model = model_of()
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    with pytest.raises(InvalidOption, match=r"hook 'fp16_compress_hook', and DDP takes one"):
+    with pytest.raises(InvalidOption, match=r"hook 'fp16_compress_hook', and DDP accepts only one"):
         register(model, density=0.1)
     model = model_of()
     made = register(model, density=0.1)
-    with pytest.raises(InvalidOption, match=r"hook 'sparse_hook', and DDP takes one"):
+    with pytest.raises(InvalidOption, match=r"hook 'sparse_hook', and DDP accepts only one"):
         register(model, density=0.1)
     with pytest.raises(RuntimeError, match="register_comm_hook"):
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     made.close()
     model = model_of()
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
-    with pytest.raises(InvalidOption, match="DDP takes no further hook"):
+    with pytest.raises(InvalidOption, match="DDP accepts no further hook"):
         register(model, density=0.1)
 
 

@@ -36,6 +36,9 @@ SCHEDULERS = {
         ],
         [10],
     ),
+    "chained": lambda optimizer: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(optimizer, 0.1, 5), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+    ),
     "by group": lambda optimizer: lr_scheduler.LambdaLR(
         optimizer,
         [lambda t: 1 - t / STEPS] + [lambda t: 0.5**t] * (len(optimizer.param_groups) - 1),
@@ -116,7 +119,7 @@ def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_i
     handle, sent, summary = trained(STEPS, name, method="topk", steps=STEPS)
     assert handle.configuration.codec.id == "sign_mean"
     assert handle.configuration.schedule.steps == STEPS
-    assert "along the learning rate, 0.01 on average over the run, as sign_mean" in summary
+    assert "along the learning rate: 0.01 on average over the run, with codec sign_mean" in summary
     assert sent.mean() == pytest.approx(100, rel=0.02)  # 1 in 100, of 10,000
     assert sent.max() > 1.5 * 100 and sent.min() < 60
 
@@ -133,8 +136,8 @@ def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
 def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(world_of_one, caplog):
     warmup = {"id": "exponential_warmup", "value": 0.001, "stage_steps": 200}
     for told, options in (
-        ("0.001 sends an entry about 1 times in a run of 1000 steps", {"density": 0.001}),
-        ("and about 5 times are wanted: 0.005 would do", {"density": 0.001}),
+        ("0.001 sends each entry about 1 times in a run of 1000 steps", {"density": 0.001}),
+        ("but about 5 times are needed: use density 0.005 or more", {"density": 0.001}),
         ("", {"density": 0.005}),
         ("", {}),
         ("", {"density": 0.001, "schedule": warmup}),  # of which the first steps send enough
@@ -144,7 +147,7 @@ def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(world_
         model = DistributedDataParallel(nn.Linear(100, 100))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         register(model, "topk", steps=1000, optimizer=optimizer, **options).close()
-        said = [r.getMessage() for r in caplog.records if "an entry" in r.getMessage()]
+        said = [r.getMessage() for r in caplog.records if "each entry" in r.getMessage()]
         assert len(said) == bool(told) and all(told in text for text in said), options
 
 
@@ -215,13 +218,14 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
     with pytest.raises(InvalidOption, match="give optimizer="):
         register(model, density=0.1, schedule={"id": "learning_rate"})
     other = lr_scheduler.StepLR(two_groups(), 5)
-    with pytest.raises(InvalidOption, match="not of this optimizer"):
+    with pytest.raises(InvalidOption, match="not belong to this optimizer"):
         register(model, steps=5, optimizer=optimizer, scheduler=other)
     scheduler = lr_scheduler.StepLR(optimizer, 5)
     optimizer.step()
     scheduler.step()
-    with pytest.raises(InvalidOption, match="stepped 1 times already"):
-        register(model, steps=5, optimizer=optimizer, scheduler=scheduler)
+    for stepped in (scheduler, lr_scheduler.ChainedScheduler([scheduler])):
+        with pytest.raises(InvalidOption, match="stepped 1 times already"):
+            register(model, steps=5, optimizer=optimizer, scheduler=stepped)
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):

@@ -170,6 +170,6 @@ def test_a_group_sends_as_many_entries_as_its_tensors_ask_for_together():
 
 def test_a_selector_with_a_rule_says_that_a_tensor_must_settle_it():
     selector = configure(density=RULE).selector
-    with pytest.raises(InvalidOption, match="TopK is a rule by tensor: at_density"):
+    with pytest.raises(InvalidOption, match="TopK is a rule for several tensors: call at_density"):
         selector.select(np.ones(9, np.float32))
     assert selector.at_density(0.5).select(np.ones(8, np.float32)).count == 4

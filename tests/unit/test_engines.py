@@ -130,7 +130,7 @@ for flushing in ((), (0, 1, 2)):
     assert len(set(worlds.run(3, lambda collective: script(collective, flushing)))) == 1
 for error in LocalWorld(3, worlds.TIMEOUT_S).run_all(script, (1,)):
     assert isinstance(error, RankMismatch), error
-    assert 'rank 1 has "subnormal numbers": "taken for zero"' in str(error), error
+    assert 'rank 1 has "subnormal numbers": "treated as zero"' in str(error), error
 """
 
 

@@ -97,7 +97,7 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
     (spec,) = worlds.tensors((50, 20))
     codec = CODECS.create("index_value")
     frame = codec.encode(selection_of((1, 2), numel, dtype))
-    words = f"'t0' has 1000 entries of float32; a payload for it is for {numel} of {dtype}"
+    words = f"'t0' has 1000 entries of float32, but a payload for it has {numel} of {dtype}"
     with pytest.raises(CorruptPayload, match=words):
         write_sum(
             (spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),

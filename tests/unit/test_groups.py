@@ -65,7 +65,7 @@ def test_names_are_taken_as_they_are_and_the_others_travel_alone():
 
 
 def test_names_that_no_tensor_has_are_refused():
-    with pytest.raises(InvalidOption, match="'t9', which no tensor is called; there are: t0"):
+    with pytest.raises(InvalidOption, match="'t9', but no tensor has this name; there are: t0"):
         buckets([["t0", "t9"]])
 
 
@@ -81,7 +81,7 @@ def test_groups_do_not_change_in_the_middle_of_a_step():
         session = Session(worlds.configure(), SPECS, collective, average=False)
         wire, ticket = session.driver.compress(0, np.ones(SPECS[0].numel, np.float32))
         with pytest.raises(
-            InvalidOption, match="'t0' has not come back: change groups between steps"
+            InvalidOption, match="'t0' has no result yet: change groups between steps"
         ):
             session.step.regroup(buckets(1))
         reduced = collective.allreduce(wire, "t0").wait(None)

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Moments
+from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.selectors._aim import Miss
 from hvd_sparse.selectors._search import STEPS, band_around, search_threshold
 from hvd_sparse.selectors.contract import Context
 from hvd_sparse.selectors.ldte import Ldte, laplace_threshold
@@ -82,6 +83,15 @@ def test_too_few_passes_end_in_exact_top_k():
     found = LdteBs(0.01, max_passes=1).find(x, Context())
     assert (found.is_fallback, found.passes, found.selection.count) == (True, 1, 50)
     assert set(found.selection.indices.tolist()) == set(np.argsort(-np.abs(x))[:50].tolist())
+
+
+def test_an_unknown_count_of_a_group_does_not_narrow_the_search():
+    x = draw("normal", 5_000)
+    aim = Aim(float(np.sort(np.abs(x))[-20]), 300)  # 20 entries reach it, and 50 are wanted
+    assert Miss(aim, None).known == (aim.threshold, 301)
+    found = LdteBs(0.01).find(x, Context(miss=Miss(aim, None, is_sure=False)))
+    assert not found.is_fallback
+    assert 40 <= found.selection.count <= 65
 
 
 def test_fewer_non_zeros_than_wanted_are_all_sent_without_a_pass_and_keep_the_warm_threshold():

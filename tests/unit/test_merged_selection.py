@@ -332,7 +332,7 @@ def test_groups_that_were_asked_for_and_cannot_be_one_vector_are_refused_by_name
 
     for words in worlds.run(1, script)[0]:
         assert "tensors 't0' and 'd' of one group are accumulated in float32 and float64" in words
-        assert "name groups without these together, or use select_over='tensor'" in words
+        assert "give groups that separate these tensors, or use select_over='tensor'" in words
 
 
 def test_groups_of_more_entries_than_indices_can_number_are_refused():

@@ -77,7 +77,7 @@ def test_messages_of_all_ranks_come_apart_as_they_were(data, world_size):
 def test_messages_in_another_order_than_the_ranks_are_refused():
     swapped = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 0)])
     with pytest.raises(
-        CorruptPayload, match="message 0 of a collective says that it is rank 1's, not rank 0's"
+        CorruptPayload, match="message 0 of a collective is from rank 1, but must be from rank 0"
     ):
         split_messages(swapped, range(2))
 
@@ -181,7 +181,7 @@ def test_a_member_without_a_frame_is_a_member_all_the_same():
 def test_the_messages_of_some_ranks_come_apart_too():
     joined = np.concatenate([write_message(rank, 0, 0, {}) for rank in (1, 4)])
     assert [message.rank for message in split_messages(joined, [1, 4])] == [1, 4]
-    with pytest.raises(CorruptPayload, match="says that it is rank 4's, not rank 5's"):
+    with pytest.raises(CorruptPayload, match="is from rank 4, but must be from rank 5"):
         split_messages(joined, [1, 5])
 
 
@@ -229,7 +229,7 @@ def test_contents_come_back(least):
 def test_blocks_that_are_not_whole_are_refused_with_their_name():
     whole = write_block(CONTENTS[0], 64)
     for joined in (whole[:-1], whole[:3], np.concatenate([whole, whole[:20]])):
-        with pytest.raises(CorruptPayload, match=r"'gather.0' brought a block"):
+        with pytest.raises(CorruptPayload, match=r"'gather.0' received a block"):
             read_blocks(joined, "gather.0")
     for place in (0, 8):  # a length below the head's, and a content beyond the block's end
         altered = whole.copy()

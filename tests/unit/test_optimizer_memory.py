@@ -139,7 +139,7 @@ def test_auto_without_an_optimizers_memory_leaves_dense_steps_to_horovod():
         ({"memory": "adam_correction"}, "give the optimizer, by optimizer="),
         ({"optimizer": SGD, "groups": "planned"}, "groups is 'planned'"),
         ({"steps": 100}, "optimizer is missing"),
-        ({"schedule": {"id": "learning_rate", "value": 0.1}}, "no optimizer is handed over"),
+        ({"schedule": {"id": "learning_rate", "value": 0.1}}, "there is no optimizer="),
     ],
     ids=str,
 )

@@ -75,7 +75,7 @@ def test_every_run_every_chart_and_every_layer_is_there(page):
         "bytes sent over time",
         "density by layer",
         "residual norm by layer",
-        "seconds of a step",
+        "seconds per step",
     ):
         assert f">{title}</text>" in text
     for spec in SPECS:
@@ -95,7 +95,7 @@ def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
     train(tmp_path / "x.jsonl", "topk", exchange="gtopk")
     output = tmp_path / "report.html"
     assert main(["report", str(tmp_path / "x.jsonl"), "-o", str(output)]) == 0
-    assert output.read_text(encoding="utf-8").count(">no exchange here knows it</text>") == 2
+    assert output.read_text(encoding="utf-8").count(">no run recorded this value</text>") == 2
 
 
 # -- reading --------------------------------------------------------------------------------------
@@ -133,26 +133,26 @@ def step_with(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "holds no records: train with telemetry='jsonl'"),
-        ("nonsense\nmore\n", "line 1 of run .* is no record"),
-        ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is no record"),
-        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*no record .KeyError: 'step'"),
+        ("", "has no records: train at least one step"),
+        ("nonsense\nmore\n", "line 1 of run .* is not a record"),
+        ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is not a record"),
+        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*not a record .KeyError: 'step'"),
         ('{"event": "step", "step": 1, "seconds": 1}\n', "line 1 of run .*'step_s'"),
-        ('{"event": "other", "step": 1, "seconds": 1}\n', "its event is 'other'"),
-        (step_with(tensors=[1]), "line 1 of run .* is no record"),
+        ('{"event": "other", "step": 1, "seconds": 1}\n', "the event 'other' is unknown"),
+        (step_with(tensors=[1]), "line 1 of run .* is not a record"),
         (step_with(total={}), "'bytes_sent'"),
-        (step_with(step_s=None), "'step_s' is None, and no number"),
-        (step_with(tensors={"a": None}), "line 1 of run .* is no record"),
-        (step_with(tensors={"a": {"density_achieved": "x"}}), "'density_achieved' is 'x', and no"),
+        (step_with(step_s=None), "'step_s' is None, not a number"),
+        (step_with(tensors={"a": None}), "line 1 of run .* is not a record"),
+        (step_with(tensors={"a": {"density_achieved": "x"}}), "'density_achieved' is 'x', not a"),
         (
             '{"event": "metrics", "seconds": 1, "step": 1, "loss": "low"}\n',
-            "'loss' is 'low', and no number",
+            "'loss' is 'low', not a number",
         ),
         (
             '{"event": "run", "seconds": 1, "step": 1, "config": {"selector": 3}}\n',
-            "line 1 of run .* is no record",
+            "line 1 of run .* is not a record",
         ),
-        (b"\xff\xfe", "cannot be read: it is no text"),
+        (b"\xff\xfe", "cannot be read: it is not a text file"),
         (None, "cannot be read: No such file"),
     ],
 )
@@ -166,6 +166,8 @@ def test_what_is_no_run_is_refused_by_name(tmp_path, content, words, capsys):
 
 def test_folders_are_looked_into_and_names_told_apart(files):
     assert [run.name for run in read_runs([str(files[0].parent)])] == ["0", "1", "2"]
-    with pytest.raises(InvalidOption, match=r"two runs are called '0': name one of them, as in"):
+    with pytest.raises(
+        InvalidOption, match=r"two runs are called '0': give one of them another name"
+    ):
         read_runs([str(files[0]), str(files[0])])
     assert [run.name for run in read_runs([str(files[0]), f"again={files[0]}"])] == ["0", "again"]

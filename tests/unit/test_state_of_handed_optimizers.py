@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.torch.applying import STEPS
 
 Change = Callable[[torch.optim.Optimizer], None]
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -233,6 +234,25 @@ def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
     resumed = Program("sgd", handed, begun, first="state")
     resumed.handle.load_state_dict(state)
     resumed.close(), begun.close()
+
+
+def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it() -> None:
+    """As Horovod's broadcast from a rank that has loaded its checkpoint alone."""
+    handed = {"density": 0.5, "min_numel": 20, "allow_dense": False}
+    begun = Program("sgd", handed).train(range(4))
+    state, counted = begun.handle.state_dict(), begun.saved()
+    uncounted = {name: value for name, value in counted.items() if name != STEPS}
+    assert uncounted != counted
+    ends = []
+    for saved in (counted, uncounted):
+        resumed = Program("sgd", handed)
+        resumed.model.load_state_dict(begun.model.state_dict())
+        resumed.optimizer.load_state_dict(saved)
+        resumed.handle.load_state_dict(state)
+        resumed.train(range(4, 8)).close()
+        ends.append(list(resumed.model.parameters()))
+    begun.close()
+    assert all(map(torch.equal, *ends))
 
 
 def test_a_state_with_an_option_that_no_memory_knows_is_refused() -> None:

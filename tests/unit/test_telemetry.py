@@ -138,7 +138,7 @@ def test_between_records_nothing_is_measured():
 def documented_fields() -> set[str]:
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
-    _, _, table = page.partition("| field | meaning; None where it is not known |\n")
+    _, _, table = page.partition("| field | meaning; None if unknown |\n")
     rows = table.partition("\n\n")[0].splitlines()[1:]
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
@@ -268,7 +268,7 @@ def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
     assert [each["step"] for each in heard] == [1, 4, 8]
     (said,) = [each.getMessage() for each in caplog.records]
     assert re.search(
-        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; let it return",
+        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; make the",
         said,
     )
 
@@ -298,7 +298,7 @@ def test_what_a_writers_package_raises_at_the_start_has_a_remedy(tmp_path):
             raise ConnectionError("no server")
 
     with pytest.raises(
-        InvalidOption, match=r"writer 'jsonl' cannot begin: ConnectionError: no server; look for"
+        InvalidOption, match=r"writer 'jsonl' cannot begin: ConnectionError: no server; check"
     ):
         Outlet([Refuses(path=str(tmp_path / "x"))], Place())
 

@@ -128,13 +128,13 @@ def make_link(path):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (os.mkfifo, "no regular file|No such device"),
+        (os.mkfifo, "not a regular file|No such device"),
         (make_link, "it is a symbolic link"),
         (lambda path: path.symlink_to("nowhere"), "it is a symbolic link"),
         (os.mkdir, "Is a directory"),
         (
             lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 7)),
-            "no regular file|Permission denied",
+            "not a regular file|Permission denied",
         ),
     ],
     ids=["pipe", "link", "link-to-nothing", "folder", "full-device"],
@@ -200,9 +200,9 @@ def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, c
 
 def test_what_is_no_timeline_or_tells_no_start_is_refused(tmp_path, capsys):
     (tmp_path / "text").write_text("nothing of the kind")
-    with pytest.raises(InvalidOption, match="is no timeline"):
+    with pytest.raises(InvalidOption, match="is not a timeline"):
         read_trace(tmp_path / "text")
-    with pytest.raises(InvalidOption, match="'a' does not tell when it started"):
+    with pytest.raises(InvalidOption, match="'a' has no start time"):
         merge_traces({"a": [{"ph": "B", "ts": 1, "pid": 0}]})
     assert main(["timeline", str(tmp_path / "none"), "-o", str(tmp_path / "out")]) == 1
     assert "cannot be read: No such file" in capsys.readouterr().err

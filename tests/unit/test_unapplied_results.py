@@ -210,7 +210,9 @@ def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most(
     assert steps == 3 * 2 - 1, "of the first iteration alone a step is taken back"
     assert "thrown away" in caplog.messages[0]
     if in_place:
-        assert "makes of several results" in caplog.messages[1] and len(caplog.messages) == 2
+        assert (
+            "a combination of several results" in caplog.messages[1] and len(caplog.messages) == 2
+        )
 
 
 def test_a_result_that_is_clipped_behind_one_that_was_thrown_away_is_itself() -> None:

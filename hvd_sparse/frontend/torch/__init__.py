@@ -1,1 +1,1 @@
-"""The part of the compressors that both PyTorch frontends share; it needs no Horovod."""
+"""The code that both PyTorch frontends share; it works without Horovod."""

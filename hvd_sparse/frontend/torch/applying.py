@@ -1,4 +1,4 @@
-"""Handed-over optimizers: the compressor's memory computes updates, the optimizers apply them."""
+"""Optimizers given as ``optimizer=``: they apply updates that the compressor's memory computes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Entry of the saved state of SGD and Muon: the compressor's steps by parameter number."""
+"""Key in the saved state of SGD and Muon: the compressor's steps by the parameters' numbers."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -34,14 +34,14 @@ MOMENTS = {
     "exp_avg_sq": "square",
     "max_exp_avg_sq": "largest",
 }
-"""Names of moments in an optimizer's state, with the names of the memories' arrays."""
+"""Names of moments in an optimizer's state, and of the same arrays in a memory."""
 PRODUCT = "mu_product"
-"""Name of the product of momenta in NAdam's state."""
+"""Key of the product of momenta in NAdam's state."""
 
 
 class Applying:
-    """Base class of a handed-over optimizer, whose step applies the compressor's result times the
-    learning rate. Parameter groups, hooks and schedulers stay the optimizer's own."""
+    """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
+    rate times the compressor's result from each parameter. Hooks and schedulers work as before."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -56,7 +56,7 @@ class Applying:
         if "hvd_sparse_compressor" not in vars(cls):
             cls.hvd_sparse_compressor.derived(cls)
 
-    @torch._disable_dynamo  # torch.compile(optimizer.step): what arrives was made outside of torch
+    @torch._disable_dynamo  # torch.compile(optimizer.step) cannot trace the compressor
     @torch.no_grad()
     def step(self, closure: Value = None) -> Value:
         # Like torch's own optimizers, record gradients for the closure alone.
@@ -64,7 +64,7 @@ class Applying:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._opt_called = True  # for schedulers, which look whether step() came before theirs
+        self._opt_called = True  # schedulers check that step() was called first
         compressor = self.hvd_sparse_compressor
         results = compressor.results
         own = [
@@ -87,9 +87,10 @@ class Applying:
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
         """Count the steps of every parameter that has a gradient, as Adam does, except those in
-        ``alone``. A missing count shows that the program cleared the state. Horovod's
-        ``broadcast_optimizer_state`` first takes a step with zero gradients, so that every rank has
-        a state; it needs moments, too."""
+        ``alone``. If a count is missing later, the program has cleared the state.
+
+        Before the first result, also create zero moments: Horovod's ``broadcast_optimizer_state``
+        takes a step with zero gradients, and expects that the state is complete afterwards."""
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
@@ -99,7 +100,7 @@ class Applying:
                 state = self.state[parameter]
                 states.append(state)
                 if "step" in state:
-                    # Muon's reference counts Adam's steps by a Python number.
+                    # Muon's reference implementation counts with a Python number.
                     state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
                     continue
                 state["step"] = torch.zeros(())
@@ -116,7 +117,8 @@ class Applying:
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
-            # Moments of the optimizer's own, or loaded ones that the compressor has not taken yet.
+            # Moments of a parameter that the optimizer updates itself, or loaded moments that the
+            # compressor has not taken over yet.
             has_own = bool(set(state) & set(MOMENTS))
             moments = {} if has_own else compressor.optimizer_state_of(parameter)
             group = groups.get(parameter, {})
@@ -124,21 +126,21 @@ class Applying:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
                 moments[PRODUCT] = torch.tensor(product)
-            # Horovod's broadcast writes Adam's numbers to the optimizer's own dictionary.
+            # Horovod's broadcast writes Adam's numbers to the dictionary that the optimizer holds.
             is_own = "betas" in group and not moments
             held = whole[parameter] = state if is_own else {**state, **moments}
             if "use_muon" in group and "step" in held:
-                # Like Muon's reference, use a Python number, which Horovod broadcasts as such.
+                # Muon's reference has a Python number here, which Horovod broadcasts as such.
                 held["step"] = int(held["step"])
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as the optimizer that was handed over, with a complete state."""
+        """Pickle and copy as an optimizer of the original class, with a complete state."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
-        # A state of a step alone is only this class's count.
+        # A state with nothing but a step is only the count of this class.
         kept = {p: held for p, held in state.items() if set(held) - {"step"}}
         members = {
             "defaults": self.defaults,
@@ -148,13 +150,14 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return a state, with this rank's moments, from which the plain optimizer can continue."""
+        """Return the state with this rank's moments; the plain optimizer can load it."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
-        # Horovod's broadcasts need equal states on all ranks, and SGD's and Muon's have no count.
+        # Plain SGD and Muon have no count in their state, and Horovod's broadcast needs the same
+        # entries on all ranks.
         uncounted = {
             i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
         }
@@ -167,9 +170,9 @@ class Applying:
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Load the state of a handed-over optimizer or of a plain one. The compressor continues
-        from the state's moments, unless the state counts as many steps as the compressor has taken:
-        then the compressor keeps its own moments."""
+        """Load a state that this class or the plain optimizer has saved. The compressor continues
+        from the moments of the state. If the state counts as many steps as the compressor has
+        taken, the compressor keeps its own moments, because the state has those of rank 0."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -189,7 +192,7 @@ class Applying:
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
         for parameter, move in moves:
-            if move.is_sparse:  # Horovod makes it so again; torch has no list of these
+            if move.is_sparse:  # ``torch._foreach_add_`` does not support these
                 parameter.add_(move, alpha=-rate)
         dense = [each for each in moves if not each[1].is_sparse]
         if dense:
@@ -201,7 +204,7 @@ class Applying:
             is_sgd = "dampening" in group
             if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
                 raise InvalidOption(
-                    f"a parameter has a sparse gradient, which {name} does not know: "
+                    f"a parameter has a sparse gradient, which {name} does not support: "
                     f"{SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
@@ -214,14 +217,15 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Refuse dense gradients that arrive before any came through the compressor: they lack its
-        momentum. Zeros, with which Horovod makes an optimizer create its state, are accepted."""
+        """Raise InvalidOption for dense gradients in a step before the compressor's first, because
+        they did not come through the compressor, which has the momentum. Zero gradients are
+        accepted, because Horovod uses them to make an optimizer create its state."""
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
             if any(bool(p.grad.any()) for p in dense):
                 raise InvalidOption(
-                    f"the {type(self).__name__} was handed to a compressor that its gradients do "
-                    f"not come through: {self.hvd_sparse_compressor.results.way}, or "
+                    f"gradients of the {type(self).__name__} do not come through the compressor "
+                    f"that got it as optimizer=: {self.hvd_sparse_compressor.results.way}, or "
                     "leave out optimizer="
                 )
             group["params"] = [p for p in group["params"] if p.grad.is_sparse]
@@ -235,8 +239,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Gives the memory the optimizer's settings for each tensor. They are read from the optimizer
-    that Horovod derives from the one passed as ``optimizer=``."""
+    """Reads the settings for each tensor's memory from the optimizer. The constructor makes the
+    optimizer's class a subclass of ``Applying``, from which Horovod then derives its own."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -245,12 +249,12 @@ class Follower:
             "hvd_sparse_compressor": compressor,
             "__module__": base.__module__,
         }
-        # The object stays the same, because the user's schedulers and scalers hold a reference to
-        # it; Horovod derives its optimizer from this class.
+        # The class of the object is changed, because the user's schedulers and scalers hold a
+        # reference to the object.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
-        # An earlier scheduler has put the old class's step on the object.
+        # A scheduler that was made before has stored the old ``step`` on the object.
         vars(optimizer).pop("step", None)
-        # A GradScaler leaves unscaling to fused steps with this attribute; here it must unscale.
+        # With this attribute, a GradScaler expects that ``step`` unscales gradients.
         vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
         self._optimizer = optimizer
@@ -259,27 +263,28 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """Follow Horovod's optimizer; InvalidOption if it was not made from the handed-over one."""
+        """From now on, read settings from Horovod's optimizer. Raises InvalidOption if it was not
+        made from the optimizer given as ``optimizer=``."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
-                f"the {type(caller).__name__} that calls the compressor is not the optimizer that "
-                "was handed over: give both the same, first to Compression.<method>(..., "
-                "optimizer=optimizer), then to hvd.DistributedOptimizer"
+                f"the {type(caller).__name__} that calls the compressor is not the one that the "
+                "compressor got as optimizer=: give the same optimizer to both, first to "
+                "Compression.<method>(..., optimizer=optimizer), then to hvd.DistributedOptimizer"
             )
         if self._optimizer is not caller and self._optimizer.state and not caller.state:
             logger.warning(
-                "the %s had a state when it was given to hvd.DistributedOptimizer, which begins "
-                "without one: load the state into Horovod's optimizer",
+                "the %s had a state when it was given to hvd.DistributedOptimizer, which starts "
+                "without this state: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
-        # Loading a state gives Horovod's optimizer new groups, so positions are looked up again.
+        # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return the optimizer's settings for a parameter, in the form of the memory's ``tune``;
-        the same object until the parameter group changes."""
+        """Return the optimizer's settings for a parameter, as arguments of the memory's ``tune``.
+        If possible, this is the same object until the parameter group changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -291,14 +296,14 @@ class Follower:
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
-            # Muon's settings depend on the shape, and a tensor may change in place.
+            # Not for Muon, whose settings depend on the shape, and not for options that are
+            # tensors, which may change in place.
             if not is_muon(group) and not any(map(torch.is_tensor, options)):
                 self._settings[index] = options, settings
         # The value is copied from the device only if a penalty is added to the gradient.
         return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
-        """Return a parameter's learning rate and the number of its group."""
         index = self._group_of(parameter)
         if index is None:
             return 0.0, 0
@@ -311,9 +316,10 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return loaded moments and their number of steps; None if the memory continues with its
-        own ``steps``. After the state was cleared, the moments are empty, so that the memory starts
-        anew."""
+        """Return the moments from which the memory is to continue, and how many steps they have
+        accumulated. Return None if no state was loaded: then the memory keeps its own moments,
+        which have accumulated ``steps`` steps. If the program has cleared the state, return no
+        moments and 0, to start again."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -328,13 +334,14 @@ class Follower:
         if not given:
             return None
         counted = int(state["step"])
-        # A state that this optimizer saved holds the compressor's moments, as rank 0 had them.
+        # The state was saved at the same step, and has the moments of rank 0: keep those of this
+        # rank.
         return None if 0 < counted == steps else (given, counted)
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Return whether a state holds only what ``Applying`` writes for its count: a count without
-    moments, or a count of 0 with zero moments, which Horovod's broadcast needs."""
+    """Return whether a state has only entries that ``Applying._count`` writes: a count without
+    moments, or a count of 0 with zero moments."""
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     if "step" not in state or (moments and state["step"]):
         return False

@@ -1,4 +1,4 @@
-"""Torch tensors as flat vectors, of numpy or of a device, and back, without needless copies."""
+"""Converts torch tensors to flat numpy arrays or flat device vectors, and back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float6
 
 
 def accelerator() -> str | None:
-    """Return the type of torch's accelerator; None without one or before torch 2.6."""
+    """Return the type of torch's accelerator, e.g. "cuda"; None without one or before torch 2.6."""
     if not hasattr(torch, "accelerator"):
         return None
     device = torch.accelerator.current_accelerator(check_available=True)
@@ -46,15 +46,23 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
         )
 
 
+def check_accumulator(spec: TensorSpec, gradient: torch.Tensor) -> None:
+    """Refuse float32 or float64 gradients that the state, made for another dtype, cannot add."""
+    if gradient.dtype in TORCH.values() and gradient.dtype != TORCH[spec.accumulator]:
+        raise UnsupportedInput(
+            f"tensor {spec.key!r} is {dtype_of(gradient)} now, and was {spec.dtype} when the "
+            "compressor was made: convert the model first, and then make the compressor"
+        )
+
+
 def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
-    """Return the properties of a parameter that ranks must agree on."""
     spec = TensorSpec(name, tuple(parameter.shape), dtype_of(parameter))
     check_device(name, parameter)
     return spec
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return a dtype's name, the same in all frameworks."""
+    """Return the name of a tensor's dtype, which is the same in all frameworks."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -72,8 +80,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order: a view of a
-    contiguous float32 or float64 gradient, else a copy."""
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order. It is a
+    view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory
@@ -86,7 +94,6 @@ def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a flat array as a tensor of the gradient's shape, dtype, memory layout and device."""
     if isinstance(flat, DeviceVector):
         return like(flat.tensor.view(gradient.shape), gradient)
     if write_back(flat, gradient):
@@ -95,7 +102,7 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Write the result into a device gradient's own memory if it fits, to save an allocation."""
+    """Write the result to a device gradient's own memory; return False if it does not fit."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False
@@ -104,8 +111,7 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the gradient's dtype, memory layout and device, if possible without a
-    copy."""
+    """Return a tensor with the gradient's dtype, layout and device, copied only if necessary."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -115,12 +121,11 @@ def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat vector of its device, if possible in its own memory."""
+    """Return the gradient as a flat vector on its device, copied only if necessary."""
     return cast(np.ndarray, DeviceVector(_wide(gradient, spec)))
 
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
-    """Begin to copy a device's gradient, flat, to the host."""
     return Copy(_wide(gradient, spec))
 
 
@@ -131,7 +136,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """The tensors' devices by position, None for the host. Implements ``step.records.Devices``."""
+    """Implements ``step.records.Devices``; in ``devices``, None stands for the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices
@@ -148,7 +153,7 @@ class TorchDevices:
         return zeros
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        # An answer that was waited for has arrived already.
+        # Leave out results that were waited for already.
         coming: list[object] = [
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]

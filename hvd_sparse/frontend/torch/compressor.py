@@ -1,9 +1,9 @@
-"""The base class of both PyTorch frontends' compressors: parameters, loss scale, optimizer."""
+"""The base class of the compressors of both PyTorch frontends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -31,25 +31,26 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
-"""Added to the norm, as in torch's ``clip_grad_norm_``."""
+"""Added to the norm before the division, as in torch's ``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
-    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
-    carriers without a dense gradient, by default the accumulator's."""
+    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of the
+    carriers of sparse steps, by default the accumulator's."""
 
     way_of_gradients = ""
-    """The remedy, in words, for an optimizer whose gradients do not come through the compressor."""
+    """Text for errors: how to make an optimizer's gradients come through the compressor."""
     clipping_remedy = ""
-    """The remedy, in words, for results that are clipped."""
+    """Text for warnings: what to do instead of clipping results."""
     leaves_on_device = False
-    """Whether gradients of an accelerator may stay there (``frontend.torch.ways``)."""
+    """Whether gradients on an accelerator may stay there (see ``frontend.torch.ways``)."""
     has_begun = False
-    """Whether gradients come through this compressor."""
+    """Whether a gradient has come through this compressor."""
     _is_closed = False
 
     def __init__(
@@ -89,7 +90,6 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's value, flat, for memories whose ``finish`` needs the value."""
         spec, parameter = self.step.specs[position], self._parameters[position]
         return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
 
@@ -101,12 +101,13 @@ class ParameterCompressor(Compressor):
         self.results.hand_out(ticket.position, run, result, ticket.scale)
 
     def _clip(self, gradients: list[torch.Tensor], *, is_sum: bool = False) -> None:
-        """Scale all gradients of a step to a norm of at most ``clip_grad_norm``, by one factor on
-        all ranks. ``is_sum`` means that Horovod sums the ranks' gradients. Collective: one number a
-        rank is summed.
+        """Multiply all gradients of a step by one factor, the same on all ranks, so that their norm
+        is at most ``clip_grad_norm``. ``is_sum`` means that Horovod sums the ranks' gradients.
+        Collective: an allreduce of one number.
 
-        The root mean square of the ranks' norms stands for the norm of the average, which is never
-        larger. With NaN or Inf, gradients stay as they are, and ``compress`` reports them.
+        The norm is the root mean square of the ranks' norms, because it needs no gradient of other
+        ranks. The norm of the averaged gradient is never larger. If a gradient has NaN or Inf, no
+        gradient is changed, and ``compress`` reports it.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -130,7 +131,7 @@ class ParameterCompressor(Compressor):
         self.step.settings_of = self._settings_of
 
     def derived(self, cls: type) -> None:
-        """Called with each class that is derived from the handed-over optimizer's class."""
+        """Adapt a class that was derived from the optimizer's class, for example by Horovod."""
 
     def follow(self, rates: Rates) -> None:
         follower = self._follower
@@ -150,46 +151,62 @@ class ParameterCompressor(Compressor):
         state = self.step.transactions.staged(position)
         own = state.steps - int(getattr(state.memory, "begun", 0))
         given = self._follower.moments_of(parameter, own)
-        if given is not None:
+        if given is not None and not (given[1] == 0 < own and self._has(position, state, given[0])):
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
             moments = Moments(arrays, given[1], self._averaged(position))
             return {**settings, "moments": moments}
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state as torch's own optimizer would have it; empty before the first
-        step."""
+        """Return a parameter's state in torch's plain optimizer; empty before the first step."""
         position = self.results.position_of.get(id(parameter))
         if position is None:
             return {}
-        # A result that no optimizer has applied may yet be thrown away, on all ranks.
+        # If no optimizer has applied the result yet, the step may still be taken back.
         state = self.step.transactions.peek(position, is_open=position in self.results.waiting)
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
         moments = state.memory.moments(state.steps, self._averaged(position))
-        arrays = {
-            name: like(torch.from_numpy(moments.arrays[ours]).view(parameter.shape), parameter)
-            for name, ours in MOMENTS.items()
-            if ours in moments.arrays
+        arrays = self._as_tensors(position, moments)
+        kept = {name: arrays[ours] for name, ours in MOMENTS.items() if ours in arrays}
+        return {"step": torch.tensor(float(moments.steps)), **kept}
+
+    def _as_tensors(self, position: int, moments: Moments) -> dict[str, torch.Tensor]:
+        parameter = self._parameters[position]
+        return {
+            name: like(torch.from_numpy(moment).view(parameter.shape), parameter)
+            for name, moment in moments.arrays.items()
         }
-        return {"step": torch.tensor(float(moments.steps)), **arrays}
+
+    def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
+        """Return whether moments are those that a tensor's memory has, as an optimizer has them.
+        Of SGD, Horovod's broadcast brings no number of steps that would show it, and a memory that
+        took its own moments back would round them, other than on the rank that sent them."""
+        assert isinstance(state.memory, DirectionState)
+        mine = self._as_tensors(
+            position, state.memory.moments(state.steps, self._averaged(position))
+        )
+        return mine.keys() == given.keys() and all(
+            torch.equal(mine[name], moment) for name, moment in given.items()
+        )
 
     def _judge(self, optimizer: Optimizer) -> None:
         judge(self.configuration, optimizer.param_groups, is_forewarned=self.is_forewarned)
 
     def stats(self) -> Report:
-        """Return the counters of every compressor, and the path of each gradient.
+        """Return the entries of ``Compressor.stats``, and where each gradient is compressed.
 
-        ways : by tensor, "host" for a gradient on the CPU; "device" for one that stays on its
-            accelerator; "staged" for one that is copied to the CPU, whose result is copied back
-        staged_because : by tensor, the reason for staging
+        ways : for each tensor, "host" for a gradient on the CPU; "device" for a gradient that stays
+            on its accelerator; "staged" for a gradient that is copied to the CPU, and whose result
+            is copied back
+        staged_because : for each staged tensor, the reason
         """
         ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
         return {**super().stats(), **ways}
 
     def state_dict(self) -> Report:
-        """Return the state as every compressor does, with tensors in place of arrays, for
-        ``torch.save`` and ``torch.load(..., weights_only=True)``."""
+        """Return the state as in ``Compressor.state_dict``, with torch tensors instead of arrays,
+        so that ``torch.save`` and ``torch.load(..., weights_only=True)`` accept it."""
         self.results.settle_all()
         return with_arrays(super().state_dict(), torch.from_numpy)
 
@@ -205,7 +222,7 @@ class ParameterCompressor(Compressor):
 
 
 class StepScale:
-    """The loss scale of a step, read once, because a ``GradScaler`` waits for its device."""
+    """The loss scale, read once a step, because reading a ``GradScaler`` waits for its device."""
 
     def __init__(self, grad_scaler: GradScaler) -> None:
         read = getattr(grad_scaler, "get_scale", grad_scaler)
@@ -223,5 +240,4 @@ class StepScale:
         return self._scale
 
     def forget(self) -> None:
-        """Forget the scale, which may change after a step's last result."""
         self._scale = None

@@ -1,4 +1,4 @@
-"""The settings of torch's optimizers, and the learning rates that their schedulers will set."""
+"""Reads the settings of torch's optimizers, and predicts the learning rates of their schedulers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from hvd_sparse.optimizer_memory import (
 from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 OF_SCHEDULERS = "_wrapped_by_lr_sched"
-"""Attribute of a ``step`` that learning rate schedulers have wrapped."""
+"""Attribute that learning rate schedulers set on the ``step`` that they wrap."""
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can do an optimizer's work; refuse what no memory supports."""
+    """Return the memories that can compute an optimizer's updates. Raises InvalidOption for an
+    optimizer or an option that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -55,14 +56,15 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
 def refuse_options(name: str, group: Mapping[str, Option]) -> None:
     if group.get("differentiable"):
         raise InvalidOption(
-            f"the optimizer has differentiable, which no memory knows: make the {name} without it, "
-            "or leave out optimizer="
+            f"the optimizer has differentiable=True, which no memory supports: make the {name} "
+            "without it, or leave out optimizer="
         )
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    # A handed-over optimizer counts as its original class. Steps are compared, not classes: a class
-    # that only adds options is known, a class with a step of its own is not.
+    # The functions ``step`` are compared, because a subclass that only adds options is supported,
+    # and a subclass with a step of its own is not. ``hvd_sparse_base`` is the original class of an
+    # optimizer that was given to a compressor before.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
         return OF_SGD
@@ -79,13 +81,13 @@ def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
 OF_EVERY_GROUP = {
     *("params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
 }
-"""Entries of a parameter group that are torch's own or a scheduler's."""
+"""Entries of a parameter group that torch or a scheduler adds."""
 OF_REFERENCE_MUON = {"lr", "momentum", "weight_decay"}
 OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Return whether the options are those of Muon's reference, which programs copy."""
+    """Return whether the options are those of Muon's reference implementation."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -101,7 +103,7 @@ def unhooked(step: Any) -> Any:
 def settings_of(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
 ) -> Settings:
-    """Return a parameter group's settings for a tensor, in the form of a memory's ``tune``."""
+    """Return a parameter group's settings for a tensor, as arguments of a memory's ``tune``."""
     refuse_options(type(optimizer).__name__, group)
     settings: Settings = {"rate": float(group["lr"])}
     if is_muon(group):
@@ -115,7 +117,7 @@ def settings_of(
     settings["beta1"], settings["beta2"] = map(float, group["betas"])
     settings["epsilon"] = float(group["eps"])
     if is_decoupled(optimizer, group):
-        settings["weight_decay"] = 0.0  # the optimizer's own
+        settings["weight_decay"] = 0.0  # the optimizer applies it
     if "momentum_decay" in group:  # NAdam
         settings["momentum_decay"] = float(group["momentum_decay"])
     return settings
@@ -143,33 +145,34 @@ def is_muon(group: Mapping[str, Option]) -> bool:
 
 
 def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) -> bool:
-    """Return whether weight decay shrinks the parameter, as in AdamW and Muon."""
+    """Return whether weight decay shrinks the parameter directly, as in AdamW and Muon."""
     if "use_muon" in group or is_muon(group):
         return True
     return bool(group.get("decoupled_weight_decay", isinstance(optimizer, torch.optim.AdamW)))
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the rates of a run with ``steps`` calls of ``scheduler.step()``; InvalidOption for
-    another optimizer's scheduler, and for a scheduler that was stepped already."""
+    """Return the learning rates of a run in which ``scheduler.step()`` is called ``steps`` times.
+    Raises InvalidOption if the scheduler is another optimizer's or has already been stepped."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)
         return first_rates(now, "the scheduler was not given (scheduler=)" if changes else None)
     if getattr(scheduler, "optimizer", None) is not optimizer or not hasattr(scheduler, "step"):
         raise InvalidOption(
-            f"scheduler is a {type(scheduler).__name__} that is not of this optimizer: give one of "
-            "torch.optim.lr_scheduler that was made of the optimizer given as optimizer="
+            f"scheduler is a {type(scheduler).__name__} that does not belong to this optimizer: "
+            "give a torch.optim.lr_scheduler made with the optimizer that is given as optimizer="
         )
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         return first_rates(now, f"{type(scheduler).__name__} follows a metric")
     if steps is None:
         raise InvalidOption(
-            "scheduler is given without steps: give steps=, how often it is stepped in the run"
+            "scheduler is given without steps: give steps=, the number of its steps in the run"
         )
-    if scheduler.last_epoch > 0:
+    stepped = _steps_taken(scheduler)
+    if stepped > 0:
         raise InvalidOption(
-            f"scheduler was stepped {scheduler.last_epoch} times already: make the compressor "
+            f"scheduler was stepped {stepped} times already: make the compressor "
             "before the scheduler is stepped or its state is loaded"
         )
     groups = [
@@ -192,12 +195,18 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         return foreseen(path, steps)
 
 
+def _steps_taken(scheduler: Value) -> int:
+    """Return how often a scheduler was stepped; 0 if it keeps no count, as other libraries' may."""
+    parts = [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
+    return max(int(getattr(each, "last_epoch", 0)) for each in parts)
+
+
 def _nothing() -> torch.Tensor:
     return torch.zeros((), requires_grad=True)
 
 
 class ReadsTorch:
-    """The part of ``Compression`` that reads torch's optimizers and schedulers."""
+    """The methods of ``Compression`` that read torch's optimizers and schedulers."""
 
     _read_optimizer = staticmethod(read_optimizer)
     _foresee = staticmethod(foresee)

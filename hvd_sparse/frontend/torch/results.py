@@ -1,17 +1,22 @@
-"""Reduced gradients until an optimizer applies them.
+"""Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
-With ``optimizer=`` results are updates. Gradients that came by another way get the optimizer's own
-update, and a warning names results that are clipped or unscaled.
+A program may reset ``.grad`` before an optimizer applies the result, and so throw the result away:
+for example the discriminator's gradient in the generator's pass, the gradient of SAM's first pass,
+or that of a skipped batch. With a dense allreduce, such a result has no effect. Here, the memory
+would still send the gradient's unsent entries in later steps, so the tensor's step is taken back.
 
-A program may reset ``.grad`` and never apply a result: a discriminator's gradient in the
-generator's pass, SAM's first pass, a skipped batch. With a dense allreduce nothing of such a result
-remains. Here the memory would send the unsent entries later, so the step is taken back.
+A result is gone if ``.grad`` is None, another tensor or zero before the next backward pass adds to
+it. A result that is gone was applied if an optimizer that holds the parameter has finished a step
+meanwhile. If no optimizer ever finishes a step with the parameter, the result was applied if some
+parameter has changed. A result that is gone and was not applied was thrown away.
 
-A result is gone if, before the next backward pass adds to it, ``.grad`` is None, another tensor or
-zero. It was applied if an optimizer that holds the parameter has finished a step meanwhile, or, if
-no optimizer ever does, if some parameter changed. Programs that apply their own combination of
-results, as PCGrad does, are not checked from the first such step on. In this step, gradients are
-other tensors than the results, or no multiple of the last result after a discarded one.
+Some programs, for example PCGrad, apply a combination of several results. The check ends at the
+first step that shows this: the optimizer applies other tensors than the results, or, after a result
+was thrown away, a gradient that is no multiple of the last result.
+
+With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
+the optimizer then computes the update itself. A warning is logged if the program clips or unscales
+results, because that changes the length of the step.
 """
 
 from __future__ import annotations
@@ -39,18 +44,18 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Steps in which results are compared with applied gradients; clipping is most frequent in them."""
+"""Number of first steps in which results are compared; most clipping occurs in the first steps."""
 SAMPLE = 4096
-"""Entries of the smallest tensor that are compared."""
+"""Largest number of entries of a tensor that are compared."""
 TOLERANCE = 0.02
-"""Relative change of a result that 16-bit rounding and a scaler's division may cause."""
+"""Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
-"""Least squared cosine of the angle between a result and its multiple, also in half precision."""
+"""A gradient counts as a multiple of a result if the squared cosine of their angle is at least
+this. Rounding to half precision leaves the cosine above it."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
-    """Return a hook that calls a bound method, with ``first`` before other arguments, if its object
-    lives."""
+    """Return a hook that calls a bound method, without keeping the method's object alive."""
     owner, function = weakref.ref(method.__self__), method.__func__  # type: ignore[attr-defined]
 
     def call(*arguments: Any) -> None:
@@ -68,9 +73,14 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result at the time when it was handed out. ``gradient`` is None if DDP will
-    make the tensor; ``bits``, the sum of the parameter's bits, is None if versions show changes;
-    ``is_gone`` is None until the next gradient comes."""
+    """A parameter's result, and the versions of tensors when it was returned.
+
+    run : the step of the result
+    gradient : the tensor ``.grad``; None if DDP has not created it yet
+    bits : sum of the bits of the parameter, to detect changes; None if versions detect them
+    in_step : the result was returned during an optimizer's step, as for the closure of LBFGS
+    is_gone : None until it is checked, at the next gradient
+    """
 
     run: StepRun
     gradient: weakref.ref[torch.Tensor] | None
@@ -82,8 +92,8 @@ class Result:
 
 
 class Results:
-    """A compressor's results, until they are applied. ``waiting`` holds those that no optimizer has
-    applied yet; ``way`` is the remedy for gradients that do not come through the compressor."""
+    """The results of a compressor. ``waiting`` holds those that no optimizer has applied yet.
+    ``way`` is a text for errors: how to make gradients come through the compressor."""
 
     way = ""
     _clipping_remedy = ""
@@ -102,11 +112,11 @@ class Results:
         self._stepped: set[int] = set()
         self._in_step = False  # of an optimizer
         self._shows_versions = False
-        self._is_hidden = False  # what becomes of results cannot be seen, and is not judged
+        self._is_hidden = False  # results cannot be followed, so none counts as thrown away
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         self._told: set[str] = set()
-        # Two tensors' results are compared with applied gradients: the smallest tensor's, in the
-        # first steps, and a thrown-away tensor's, in the step that applies its next result.
+        # The results of two tensors are compared with the applied gradients: in the first steps the
+        # smallest tensor's, and after a result was thrown away the next one of its tensor.
         self._smallest: Iterator[int] = iter(())
         self._compared, self._steps_compared = -1, 0
         self._after_one_gone = -1
@@ -123,8 +133,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the handed-over optimizer's step applies results. The arguments are the
-        remedies for gradients that come by another way and for clipped gradients."""
+        """Expect that only the optimizer given as ``optimizer=`` applies results. The arguments are
+        remedies, for gradients that do not come through the compressor and for clipped results."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = iter([position for position, _ in by_size])
@@ -134,7 +144,7 @@ class Results:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
-        """Take back a tensor's last step if its result was thrown away."""
+        """Before a tensor's next step, undo its last step if the program discarded the result."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
@@ -156,8 +166,8 @@ class Results:
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Remember a result that is about to take its gradient's place. ``run`` is the step, if it
-        can be taken back; a scaler will divide the result by ``scale``."""
+        """Record a result that is about to be returned. ``run`` is its step, or None if the step
+        cannot be taken back. A scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -182,12 +192,12 @@ class Results:
         remove(self._hooks)
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient is a result to which autograd has added nothing."""
+        """Return the parameters whose gradient is a result, with no later gradient added to it."""
         return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient came by another way; InvalidOption if an earlier
-        gradient of such a parameter came through the compressor."""
+        """Return the parameters whose gradient did not come through the compressor. Raises
+        InvalidOption if an earlier gradient of such a parameter did."""
         others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter))
@@ -195,7 +205,7 @@ class Results:
                 assert parameter.grad is not None and position is not None
                 raise InvalidOption(
                     f"tensor {self._step.keys[position]!r} has a gradient that did not come "
-                    "through the compressor, which keeps the momentum of those that did: "
+                    "through the compressor, and so has no momentum, unlike earlier ones: "
                     + (SPARSE_REMEDY if parameter.grad.is_sparse else self.way)
                     + ", or leave out optimizer="
                 )
@@ -205,7 +215,6 @@ class Results:
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        """Warn once that an optimizer updates dense gradients that came by another way."""
         dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
@@ -213,22 +222,21 @@ class Results:
         position = self.position_of.get(id(first))
         key = f"of shape {[*first.shape]}" if position is None else repr(self._step.keys[position])
         self._tell_once(
-            "tensor %s%s has a gradient that came through no compressor: %s updates it by itself, "
-            "and nothing has averaged the gradient over the ranks unless the program did",
+            "tensor %s%s has a gradient that came through no compressor: %s updates the tensor "
+            "with it, and the gradient is not averaged over the ranks unless the program did so",
             key,
             f", with {len(dense) - 1} others," if len(dense) > 1 else "",
             name,
         )
 
     def tell_of_decay(self, group: Value) -> None:
-        """Warn once if parameters were moved between the backward pass and the step."""
         for parameter in group["params"] if group["weight_decay"] else ():
             position = self.position_of.get(id(parameter), -1)
             version = parameter._version
             if parameter.grad is not None and self._left_at.get(position, version) != version:
                 self._tell_once(
-                    "%r was moved between its backward pass and the optimizer's step, as by SAM, "
-                    "which climbs and returns; its weight decay of %g is of the value in the "
+                    "%r was changed between its backward pass and the optimizer's step, as SAM "
+                    "does, but its weight decay of %g was computed from the value in the "
                     "backward pass: use AdamW, or make the optimizer without weight_decay and "
                     "shrink the parameters before the step",
                     self._step.keys[position],
@@ -261,7 +269,7 @@ class Results:
             return
         self._verdict = handed.run, True
         if handed.gradient is not None and gradient is not handed.gradient():
-            # Programs like PCGrad reset a result, and apply a combination of copies.
+            # Programs like PCGrad throw results away, and apply a combination of their copies.
             self._is_hidden = True
 
     def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
@@ -276,12 +284,13 @@ class Results:
             if math.isfinite(product) and not is_multiple:
                 self._is_hidden = True
                 self._tell_once(
-                    "the optimizer applies what the program makes of several results, as PCGrad "
-                    "does: from now on none is taken for thrown away"
+                    "the optimizer applies a combination of several results, as PCGrad does: "
+                    "from now on no gradient counts as thrown away, and no step is taken back "
+                    "for this reason"
                 )
         elif position == self._compared:
             self._steps_compared += 1
-            if not square:  # nothing to be seen by: the next tensor
+            if not square:  # all zero, so compare the next tensor
                 self._compared = next(self._smallest, -1)
             elif math.isfinite(product):
                 if not is_multiple or abs(product / square - 1) > TOLERANCE:
@@ -292,10 +301,9 @@ class Results:
     def _tell_of_changes(self, factor: float, name: str) -> None:
         self._compared = -1
         self._tell_once(
-            "gradients were multiplied by %g after they came back from the compressor, which "
-            "with optimizer= brings updates of %s, not gradients: every step is as much "
-            "shorter or longer. If they are clipped, %s; if a GradScaler divides them, give "
-            "the compressor grad_scaler=scaler",
+            "gradients were multiplied by %g after they came back from the compressor; with "
+            "optimizer= they are updates of %s, so every update is multiplied too. If they are "
+            "clipped, %s; if a GradScaler divides them, give the compressor grad_scaler=scaler",
             factor,
             name,
             self._clipping_remedy,
@@ -306,7 +314,6 @@ class Results:
             self._is_result[position] = False
 
     def _look(self, position: int, *_: object) -> None:
-        """Check whether a result is still there, before autograd adds the next gradient to it."""
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
@@ -325,17 +332,17 @@ class Results:
 
     def _is_thrown_away(self, position: int, handed: Result) -> bool:
         if handed.run.failure is not None or not handed.run.is_finite:
-            return False  # it leaves no trace anyway
+            return False  # the step is rolled back anyway
         if handed.is_gone is None:
             handed.is_gone = self._has_gone(position, handed)
         if not handed.is_gone:
             return False
-        # Within one step LBFGS takes many gradients, and moves the parameters after each.
+        # In one step, LBFGS computes many gradients, and changes the parameters after each.
         is_step_due = self._is_handed_over or position in self._stepped
         return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Return whether anything was applied since a step's results were handed out."""
+        """Return whether a parameter has changed since the results of a step were returned."""
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
@@ -351,16 +358,17 @@ class Results:
 
     def _tell_of_one_gone(self, position: int) -> None:
         outcome = (
-            "its step is taken back, and nothing of it will be applied; if the program applies a "
-            "copy of it later, make the compressor with rollback=False"
+            "its step is taken back, and nothing of the gradient will be applied; if the program "
+            "applies a copy of it later, make the compressor with rollback=False"
             if self._step.configuration.rollback
-            else "with rollback=False its step cannot be taken back: what was not sent of it moves "
-            "the weights later; leave rollback=False out"
+            else "with rollback=False its step cannot be taken back, and its unsent entries "
+            "change the weights later; leave rollback=False out"
         )
         self._tell_once(
             "the gradient of %r was reduced, and thrown away before an optimizer applied it: %s. "
-            "Better, keep that pass out of the exchange: requires_grad_(False) for what it does "
-            "not train, under DDP also model.no_sync() or a forward pass of model.module",
+            "It is better not to exchange gradients of that pass: use requires_grad_(False) for "
+            "parameters that it does not train, under DDP also model.no_sync() or a forward pass "
+            "of model.module",
             self._step.keys[position],
             outcome,
         )

@@ -1,11 +1,13 @@
-"""The path of every tensor: on the host, on its device, or copied from the device and back.
+"""Decides where each gradient is compressed: on the host, on its device, or staged.
 
-On the device, residual, gradient and result stay there, and the selection is sent.  Parts declare
-whether they can work there (``needs_host``), and ``STAGES`` lists the choices of common options
-that cannot.  Any other gradient on an accelerator is staged: it is copied to pinned memory of the
-host, and its result is copied back.  The host waits once for all gradients of a bucket, when it
-makes the bucket's message; in dense steps and with exchanges of several phases it waits for each
-gradient.  It never waits for the copy back.
+A gradient on an accelerator stays on its device if all parts and options support this. Then its
+residual and its result are there too, and only the selected entries leave the device. Parts
+declare why they need the host (``needs_host``); ``STAGES`` lists the options that need it.
+
+Otherwise the gradient is staged: it is copied to pinned memory of the host, and its result is
+copied back. The host waits once for all gradients of a bucket, when it makes the bucket's message;
+in dense steps and with exchanges of several phases it waits for each gradient. It never waits for
+the copy back.
 """
 
 from __future__ import annotations
@@ -28,27 +30,27 @@ logger = logging.getLogger("hvd_sparse")
 HOST, DEVICE, STAGED = "host", "device", "staged"
 
 KINDS = ("selector", "memory", "codec", "exchange")
-"""The parts that meet a tensor's vectors.  Each says itself whether it needs them on the host."""
+"""The kinds of parts that process a tensor's vectors, and have ``needs_host``."""
 
 STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
-    "rollback": (operator.not_, "False leaves what a pass took in its list alone"),
+    "rollback": (operator.not_, "False updates the residual in place on the host"),
     "select_over": (lambda chosen: chosen == "group", "'group' joins vectors on the host"),
     "check_replicas_every": (bool, "reads results on the host"),
     "telemetry": (bool, "measures residuals on the host"),
-    "engine": (lambda engine: not works_on_devices(engine), "is made for arrays of the host"),
+    "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
 }
-"""Common options with choices that stage gradients: which, and why."""
+"""Common options that can stage gradients: whether a choice does, and the reason."""
 STAGE_NOTHING = {
     *("min_numel", "compress_1d", "groups", "max_gathered_bytes", "clip_grad_norm", "allow_dense"),
     *("on_nonfinite", "telemetry_every", "name", "timeout_s", "wire"),
 }
-"""The other common options."""
+"""The common options that never stage gradients."""
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
     """Return the reason why a tensor's gradient is staged; empty if it stays on its device."""
     if not configuration.is_sparse(spec.shape, spec.numel):
-        return "never compressed: Horovod is given tensors of the CPU"
+        return "they are never compressed, and Horovod gets them on the CPU"
     for kind in KINDS:
         part = getattr(configuration, kind)
         if part.needs_host:
@@ -65,10 +67,8 @@ def ways_of(
     *,
     can_stay: bool,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the paths of parameters' gradients, by name, and the reasons for staging.
-
-    can_stay : the frontend can leave gradients on their device
-    """
+    """Return ``HOST``, ``DEVICE`` or ``STAGED`` for each parameter, by name, and the reasons for
+    staging. ``can_stay`` means that the frontend can leave gradients on their device."""
     ways, reasons = {}, {}
     for spec, parameter in named:
         ways[spec.key] = HOST
@@ -76,7 +76,7 @@ def ways_of(
             continue
         reason = why_staged(configuration, spec)
         if not can_stay:
-            reason = "DistributedDataParallel keeps gradients in buckets of its own"
+            reason = "DistributedDataParallel keeps gradients in its own buckets"
         ways[spec.key] = STAGED if reason else DEVICE
         if reason:
             reasons[spec.key] = reason
@@ -84,7 +84,7 @@ def ways_of(
 
 
 def staying(kind: str) -> list[str]:
-    """Return the ids of a kind's parts with which gradients stay on their device, by default."""
+    """Return the ids of the parts of a kind that, by default, let gradients stay on a device."""
     ids = []
     for id in PARTS[kind]:
         declared = PARTS[kind].get(id).needs_host
@@ -96,22 +96,20 @@ def staying(kind: str) -> list[str]:
 
 
 def in_words() -> str:
-    """Return the parts with which gradients stay on their device."""
     return "; ".join(f"{kind} {', '.join(staying(kind))}" for kind in KINDS)
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
-    """Log how many gradients stay on their device, and the reasons of those that do not."""
-    told = "; ".join(f"{count} as {why}" for why, count in Counter(reasons).items())
+    told = "; ".join(f"{count} because {why}" for why, count in Counter(reasons).items())
     logger.info(
         "%s: %d gradients stay on their device%s",
         name,
         stay,
-        f", and are copied to the host and back: {told}" if told else "",
+        f"; others are copied to the host and back: {told}" if told else "",
     )
     if stay and not can_stop():
         logger.info(
-            "%s: each of them waits for its device by itself, as greenlet is not installed: "
-            "pip install 'hvd-sparse[fast]'",
+            "%s: each of them waits for its device separately, because greenlet is not "
+            "installed: pip install 'hvd-sparse[fast]'",
             name,
         )

@@ -1,4 +1,4 @@
-"""Engine ``numba``: compiled kernels for one or several threads. Contract: ``kernels.contract``."""
+"""Engine ``numba``: the kernels of ``kernels.contract``, compiled, for one or several threads."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ integer; faster than numpy scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
-    """Compiled kernels. Each reads its vectors once, limited by memory bandwidth, without the
-    interpreter lock.
+    """Compiled kernels. They read their vectors once, at the speed of the memory, and release
+    Python's global interpreter lock.
 
-    threads : number of threads per vector; short vectors use fewer
+    threads : number of threads for each vector; short vectors use fewer
     """
 
     def __init__(self, threads: int = 1) -> None:
@@ -56,8 +56,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Split a vector among the threads, and return the results of ``work(start, stop)`` for all
-        parts. The calling thread does the first part."""
+        """Split a vector of ``numel`` entries among the threads. Return the results of
+        ``work(start, stop)`` for all parts, in order. The calling thread does the first part."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
@@ -85,7 +85,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
 
         def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
-            # Every thread gets room for the whole capacity, because all entries may be in its part.
+            # All taken entries may be in one thread's part, so each thread's list has room for the
+            # whole capacity.
             indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
             totals = np.zeros(2)
             count = fused.add_and_take(
@@ -102,7 +103,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         parts = self._spread(out.size, take)
         taken = joined([taken for _, _, taken in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
-        if is_too_much:  # parts that stayed within the capacity have cleared their entries in out
+        if is_too_much:  # write back the entries of the parts that stayed within the capacity
             lists.restore(out, taken.indices, taken.values)
         abs_sum = sum(float(totals[0]) for totals, _, _ in parts)
         nonfinite = sum(int(totals[1]) for totals, _, _ in parts)
@@ -127,7 +128,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = pattern_at(threshold, x.dtype)
         if cut < pattern_at(float(np.finfo(x.dtype).smallest_normal), x.dtype):
-            # Threads may flush subnormal numbers to zero, so leave subnormal thresholds to numpy.
+            # A thread may flush subnormal numbers to zero, so numpy does subnormal thresholds.
             return super().take_at_least(x, threshold)
         return joined([taken for _, taken in self._take(x, cut, x.size)])
 
@@ -140,7 +141,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
-            # The system provides memory only for pages that are written.
+            # The lists may be much longer than needed, because the operating system allocates only
+            # the pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
             count = scans.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
@@ -170,12 +172,12 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         if candidates is not None:
             taken = joined([part for _, part in self._take(x, pattern, candidates)])
             return self.trim(taken, count, None)[0]
-        # All larger magnitudes, and the first of those equal to the count-th.
+        # Take all larger magnitudes, and the first ones of those that equal the count-th largest.
         larger = joined([part for _, part in self._take(x, above, count)])
         indices, values = _room(count - larger.count if pattern < above else 0, x)
         found = scans.take_first(x, pattern, indices.size, indices, values)
         both = joined([larger, Selection(indices[:found], values[:found], x.size)])
-        # The indices of the two lists interleave.
+        # Sort, because the indices of the two lists interleave.
         order = np.argsort(both.indices, kind="stable")
         return Selection(both.indices[order], both.values[order], x.size)
 
@@ -189,7 +191,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         room = min(count, taken.indices.size) + 1
         indices, values = np.empty(room, np.uint32), np.empty(room, taken.values.dtype)
-        where = values if out is None else out  # numba's signature does not allow None
+        where = values if out is None else out  # the compiled signature does not allow None
         found, threshold = lists.trim(
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
@@ -202,7 +204,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        # Concatenate even a single list, because a list from a message may be unaligned.
+        # Concatenate even a single list: this copies it, because a list that is a view of a message
+        # may be unaligned.
         indices, values = _room(0, out)
         if parts:
             indices = np.concatenate([part.indices for part in parts])
@@ -223,7 +226,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
         totals = self._spread(numel, part)
         abs_sum = float(sum(part[0] for part in totals))
-        # The compiled maximum ignores NaN, but the sum does not.
+        # The compiled maximum ignores NaN, but the sum becomes NaN.
         abs_max = float("nan") if np.isnan(abs_sum) else float(max(part[1] for part in totals))
         return Moments(abs_sum, abs_max, int(sum(part[2] for part in totals)), numel)
 
@@ -233,8 +236,9 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold, rounded to the dtype, but at least ``least``. The
-    default 1 is the pattern of the smallest number above 0, so that zeros are never taken."""
+    """Return the bit pattern of a threshold that is rounded to the dtype, or ``least`` if that is
+    larger. The default 1 is the pattern of the smallest number above 0, so zeros are never
+    taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -1,7 +1,7 @@
 """Compiled packing of small integers into bytes, and the Golomb code of gaps (``kernels.packing``).
 
-In codes of variable length the position of an entry depends on all entries before it. Loops over
-these codes need one dependent addition per entry, and work on words of 64 bits.
+In a code of variable length, the place of an entry depends on all entries before it. The loops
+below work on words of 64 bits, and need only one addition for each entry to find its place.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _pack_quarters(fours, packed):  # type: ignore[no-untyped-def]
 @njit
 def _pack_eights(eights, packed):  # type: ignore[no-untyped-def]
     for i in range(eights.size):
-        # The product's highest byte has the lowest bit of every byte.
+        # The highest byte of the product collects the lowest bit of each of the eight bytes.
         bits = np.uint64(eights[i]) & np.uint64(0x0101010101010101)
         packed[i] = np.uint8((bits * np.uint64(0x0102040810204080)) >> np.uint64(56))
 
@@ -92,7 +92,7 @@ def _unpack_quarters(packed, fours):  # type: ignore[no-untyped-def]
 @njit
 def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
     for i in range(packed.size):
-        # Byte k of the product keeps bit k, which moves to the lowest place.
+        # Byte k of the product is masked to bit k, which is then moved to the byte's lowest place.
         bits = np.uint64(packed[i]) * np.uint64(0x0101010101010101)
         bits = (bits & np.uint64(0x8040201008040201)) + np.uint64(0x7F7F7F7F7F7F7F7F)
         eights[i] = (bits >> np.uint64(7)) & np.uint64(0x0101010101010101)
@@ -100,7 +100,6 @@ def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
 def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
-    """Unpack the numbers of all bytes, padding included: 8 // width numbers per byte."""
     if width == 8:
         numbers[:] = packed
     elif width == 4:
@@ -137,14 +136,12 @@ def _bytes_of(count, width):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-untyped-def]
-    """Write every gap's remainder modulo ``parts << shift`` and its quotient, and return the sum of
-    the quotients."""
     before, total = np.uint32(0xFFFFFFFF), np.int64(0)
     for i in range(indices.size):
         gap = np.uint32(np.uint32(indices[i] - before) - np.uint32(1))
         before = indices[i]
         quotient = np.uint32(gap >> shift)
-        if parts == np.uint32(3):  # LLVM makes a loop for each case
+        if parts == np.uint32(3):  # LLVM compiles a loop for each case, so this costs nothing
             quotient = np.uint32(quotient // np.uint32(3))
         rests[i] = np.uint32(gap - np.uint32(np.uint32(quotient * parts) << shift))
         quotients[i] = quotient
@@ -154,8 +151,10 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Replace the remainders by the indices, and return the last index, which is the largest.
-    ``places`` are the positions of the set bits in the unary part."""
+    """Overwrite the remainders with the indices, and return the last index, which is the largest.
+
+    places : positions of the set bits in the unary part
+    """
     index = before = np.int64(-1)
     for i in range(rests.size):
         place = np.int64(places[i])
@@ -179,8 +178,8 @@ def _put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Write for every number whether it is above 0, and for each number above 0 whether it is 2;
-    return how many numbers are above 0."""
+    """Split numbers from 0 to 2: write for each whether it is above 0, and for each above 0 whether
+    it is 2. Return how many are above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -192,7 +191,8 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Write the numbers that ``_split_thirds`` split. ``is_two`` has room for one more number."""
+    """Undo ``_split_thirds``: write the numbers. One entry beyond the last of ``is_two`` is read,
+    but not used."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -202,8 +202,6 @@ def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
 
 @njit
 def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-def]
-    """Write the unary codes of numbers[first:last] from bit ``place``; return the bit after
-    them."""
     for i in range(first, last):
         place += np.uint64(numbers[i])
         words[place >> np.uint64(6)] |= np.uint64(1) << (place & np.uint64(63))
@@ -213,7 +211,8 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit
 def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write every number n as n zeros and a one. ``words`` are zeros, one word more than needed."""
+    """Write each number n as n zeros and a one. ``words`` are all 0 at the start, and one more than
+    the codes need."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -235,8 +234,8 @@ def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the positions of the set bits, and return their number; -1 as soon as they exceed
-    ``count``. ``places`` has room for ``count + SPARE``."""
+    """Write the positions of the set bits, and return how many there are, or -1 if there are more
+    than ``count``. ``places`` has room for ``count + SPARE`` positions."""
     found = 0
     for at in range(words.size):
         word, start = words[at], np.uint64(WORD_BITS * at)
@@ -254,8 +253,8 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Write the code of ``Packers.pack_gaps`` to ``body``, which has ``BYTES_OF_GAP * (count + 8)``
-    bytes, and return the number of bytes written."""
+    """Write the code of ``Packers.pack_gaps`` to ``body``, and return the number of bytes written.
+    ``body`` has room for ``BYTES_OF_GAP * (count + 8)`` bytes."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -288,10 +287,11 @@ def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-def]
-    """Unpack ``count`` numbers of ``width`` bits, at most 8, that start at byte ``at``, and return
-    the byte after them; -1 if the body is too short or the padding is not zero.
+    """Unpack ``count`` numbers of ``width`` bits, which start at byte ``at`` of the body. Return
+    the position of the byte after them, or -1 if the body is too short or the padding is not zero.
 
-    numbers : has room for 8 numbers more
+    width : at most 8
+    numbers : room for ``count + 8`` numbers
     """
     stop = at + _bytes_of(count, width)
     if at < 0 or stop > body.size:
@@ -306,8 +306,8 @@ def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-d
 
 @njit
 def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
-    """Write the remainders of the gaps, and return the byte after them in the body; -1 if the body
-    is too short or padding is not zero."""
+    """Write the remainders of the gaps. Return the position of the byte after them in the body, or
+    -1 if the body is too short or padding is not zero."""
     count, at, done = rests.size, 0, 0
     low = np.empty(count + 8, np.uint8)
     rests[:] = 0
@@ -340,7 +340,7 @@ def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
 
 @njit([types.boolean(_BODY[0], types.int64, _INDICES[1])], nogil=True, cache=True)
 def unpack_gaps(body, numel, indices):  # type: ignore[no-untyped-def]
-    """Do ``Packers.unpack_gaps`` into ``indices``, and return whether the body is a valid code."""
+    """Write the indices as ``Packers.unpack_gaps`` does, and return whether the body is valid."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     modulus = parts << shift

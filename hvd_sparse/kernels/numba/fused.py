@@ -1,16 +1,17 @@
-"""The compiled pass that adds the gradient, or an optimizer's direction, to the residual, and takes
-the entries that reach the aim. ``direct`` computes a direction alone.
+"""The compiled ``accumulate_and_take``: one pass over the data adds the gradient, or an optimizer's
+direction, to the residual, and takes the entries that reach the aim's threshold. ``direct`` only
+computes a direction.
 
-Taken entries are written by a masked compress-store, which numba does not offer, in a rarely
-executed branch. The direction is a tuple, and its length identifies the kind, as in
-``kernels.rows``:
+Taken entries are appended to the list by LLVM's masked compress-store, which numba does not offer.
+The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
 
     ()                                         the gradient itself
+    (parameter, decay)                                                      weight decay
     (velocity, out_velocity, momentum, is_nesterov)                         momentum
     (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
      epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
 
-Every operation is rounded as in numpy, so loops must not fuse or reorder operations.
+The loops must not fuse or reorder operations, because results must equal numpy's to the bit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from hvd_sparse.kernels.numba.vectors import (
     signatures,
     whole_end,
 )
-from hvd_sparse.kernels.rows import ADAM, GRADIENT, MOMENTUM
+from hvd_sparse.kernels.rows import ADAM, DECAY, GRADIENT, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
@@ -48,19 +49,32 @@ is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, store: Store) -> Added:
-    """Return the function that emits the vector to add at an index: the gradient's, or the
-    direction's.
+    """Return a function that emits instructions for the SIMD vector to add at an index: entries of
+    the gradient or of the direction.
 
-    The call's first argument is the gradient, and its last the direction. ``store`` writes the
-    direction's new vectors.
+    call : its first argument is the gradient, and its last the direction
+    store : emits the write of the direction's new vectors (velocity or moments)
     """
     (gradient,) = call.pointers(0)
     members = call.members(-1)
+    if len(members) == DECAY:
+        return _decay(call, gradient, *members)
     if len(members) == MOMENTUM:
         return _momentum(call, gradient, store, *members)
     if len(members) == ADAM:
         return _adam(call, gradient, store, *members)
     return lambda index: call.vectors.load(gradient, index)
+
+
+def _decay(call: Call, gradient: ir.Value, parameter: ir.Value, decay: ir.Value) -> Added:
+    builder, vectors = call.builder, call.vectors
+    factor = vectors.splat(decay)
+
+    def added(index: ir.Value) -> ir.Value:
+        pull = builder.fmul(vectors.load(parameter, index), factor)
+        return builder.fadd(pull, vectors.load(gradient, index))
+
+    return added
 
 
 def _momentum(
@@ -122,7 +136,7 @@ def _adam(
     return added
 
 
-# numpy's division by zero gives infinity.
+# As in numpy, a division by zero gives infinity and no error.
 @njit(error_model="numpy")
 def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
     both = first * first
@@ -139,6 +153,10 @@ def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
 def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
     def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
         return gradient[i]
+
+    def of_decay(gradient, direction, i):  # type: ignore[no-untyped-def]
+        parameter, decay = direction
+        return parameter[i] * decay + gradient[i]
 
     def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
         velocity, out_velocity, momentum, is_nesterov = direction
@@ -158,16 +176,17 @@ def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
         top = first if is_of_mean else entry
         return _adam_entry(top, first, second, own, others, epsilon, scale)
 
-    return {GRADIENT: of_gradient, MOMENTUM: of_momentum, ADAM: of_adam}[len(direction)]
+    by_length = {GRADIENT: of_gradient, DECAY: of_decay, MOMENTUM: of_momentum, ADAM: of_adam}
+    return by_length[len(direction)]
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make an intrinsic that processes whole SIMD vectors: out = residual + the vector to add, with
-    zeros at the taken entries.
+    """Make a numba intrinsic that, in whole SIMD vectors, writes out = residual + the vector to
+    add, appends the taken entries to a list, and writes 0 in their place.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : append every vector to the list without a branch; the next one overwrites the
-        entries that were not taken
+    is_crowded : append every SIMD vector to the list without a branch. Entries that were not taken
+        are overwritten by the next append
     """
 
     def emit(call: Call) -> ir.Value:
@@ -186,8 +205,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             stays = builder.icmp_signed("<", patterns, cuts)  # false for NaN
             finite = builder.icmp_signed("<", patterns, infinity)
 
-            # Called for every vector if the list is crowded, otherwise in the rarely executed
-            # branch.
+            # Called for every vector if ``is_crowded``, otherwise only in the rare branch.
             def take() -> list[ir.Value]:
                 reaches = builder.and_(builder.not_(stays), finite)
                 left = builder.select(stays, entry, zero)
@@ -241,15 +259,15 @@ def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether to write ``out`` past the caches: it is not the residual, whose lines are
-    cached already, it is aligned at ``start``, and it is larger than the caches."""
+    """Return whether to write ``out`` past the caches: if ``out`` is aligned at ``start``, larger
+    than the caches, and not the residual itself, whose lines are in the cache already."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
 
 
 def _moves_past_caches(direction: tuple, start: int) -> bool:
-    """Return whether to write all new vectors of the direction past the caches."""
+    """Return whether all new vectors of the direction can be written past the caches."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -264,9 +282,7 @@ def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
             square, direction[3], start
         )
 
-    return {GRADIENT: lambda direction, start: True, MOMENTUM: of_momentum, ADAM: of_adam}[
-        len(direction)
-    ]
+    return {MOMENTUM: of_momentum, ADAM: of_adam}.get(len(direction), lambda direction, start: True)
 
 
 @njit
@@ -277,12 +293,12 @@ def _take(  # type: ignore[no-untyped-def]
     """Write out = residual + the gradient or direction in [start, stop), and take the entries that
     reach the cut.
 
-    Returns the number of taken entries, or -1 if they exceed the capacity and none is taken.
+    Returns the number of taken entries, or -1 if it would exceed the capacity; then none is taken.
 
     cut : bit pattern of the threshold, above 0
-    indices, values : room for ``capacity + SPARE`` entries
-    totals : float64 [2], to which are added the sum of magnitudes and the number of entries that
-        are not finite
+    indices, values : the list; it has room for ``capacity + SPARE`` entries
+    totals : float64 [2]. The sum of magnitudes is added to the first, and the number of entries
+        that are not finite to the second
     """
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
@@ -290,8 +306,8 @@ def _take(  # type: ignore[no-untyped-def]
     whole = whole_end(gradient, start, stop)
     first = start
     while first < stop:
-        # Work in segments, so that float32 sums stay short and a full list is noticed before an
-        # overflow.
+        # Work in segments, so that only few magnitudes are summed in float32, and a full list is
+        # noticed before entries are written beyond its end.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = _add_and_take_vectors(
@@ -313,7 +329,8 @@ def _take(  # type: ignore[no-untyped-def]
                 count += 1
                 out[i] = 0
         if count > capacity:
-            # Too many entries: put them back. An infinite cut makes the rest of the pass only add.
+            # Too many entries: write them back. The rest of the pass has an infinite cut, so it
+            # only adds and takes nothing.
             for i in range(count):
                 out[indices[i]] = values[i]
             limit, count, is_full = nothing_reaches, 0, True
@@ -335,13 +352,12 @@ def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ign
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-_GIVEN = "", "xOvp", "xxOOvvvvvvvvvvp"
-"""Types of the three kinds of direction, spelled in the letters of ``signatures``."""
+_GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
+"""Types of the four kinds of direction, spelled in the letters of ``signatures``."""
 
 
 @njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
 def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
-    """Write the direction's entries in [start, stop) to ``out``."""
     whole = whole_end(gradient, start, stop)
     _direct_vectors(gradient, out, start, whole, direction)
     for i in range(whole, stop):

@@ -1,6 +1,7 @@
 """Compiled kernels on lists of entries: take the largest, trim, add and clear.
 
-Loops have no branch on the data, because about half of the entries are kept.
+The loops that select entries have no branch on the data: since about half of the entries are kept,
+the processor could not predict it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ LARGE_BYTES = 1 << 18
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return the bit patterns of x, the mask that clears the sign, and infinity's pattern."""
+    """Return the bit patterns of x, the mask that clears a pattern's sign, and the pattern of
+    infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -44,14 +46,13 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return a magnitude's pattern; 0 for NaN, which is never taken."""
+    """Return the bit pattern of a magnitude, but 0 for NaN, so that NaN is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
 
 @njit
 def _range(bits, everything, infinity):  # type: ignore[no-untyped-def]
-    """Return the patterns of the least non-zero and the largest magnitude, and count non-zeros."""
     low, top, nonzeros = everything, everything ^ everything, 0
     for i in range(bits.size):
         key = _key(bits[i], everything, infinity)
@@ -73,12 +74,11 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
-    """Return the pattern of the count-th largest magnitude, and how many of the ``count`` largest
-    entries have this magnitude; (0, 0) if there are fewer non-zeros.
+    """Return the bit pattern of the count-th largest magnitude, and how many of the ``count``
+    largest entries have exactly this magnitude; (0, 0) if there are fewer than ``count`` non-zeros.
 
-    A histogram between the smallest and the largest magnitude finds the bin with the count-th
-    largest, which is divided again. Bins have equal width in bit patterns, so they are finer for
-    small values.
+    A histogram from the smallest to the largest magnitude shows which bin has the count-th largest.
+    This bin is divided by the next histogram, until its width is one pattern.
     """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
@@ -107,14 +107,15 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         first += chosen << width
         if width == 0:
             return first, missing
-        # The end of the bin may overflow.
+        # Take the minimum first, because first + (1 << width) - 1 may overflow.
         last = first + min(last - first, (1 << width) - 1)
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.take_largest`` into lists with room for one more entry; return their length."""
+    """Write the result of ``Kernels.take_largest`` to lists, which have room for one more entry.
+    Return the number of entries."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -129,8 +130,9 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.trim`` into lists with room for one entry more; return their length and the
-    smallest magnitude. ``gives_back`` puts the other entries back into ``out``."""
+    """Write the result of ``Kernels.trim`` to lists, which have room for one more entry. Return the
+    number of entries and their smallest magnitude. If ``gives_back``, write the other entries back
+    to ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -142,7 +144,7 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
         is_kept = (key > smallest) | is_tie
         kept_indices[found], kept_values[found] = indices[i], values[i]
         found += is_kept
-        if gives_back:  # collected without a branch, like the kept ones
+        if gives_back:  # list the other entries too, without a branch on the data
             surplus[left] = i
             left += not is_kept
     for i in range(left):
@@ -181,7 +183,7 @@ def _emit_copy(call: Call) -> None:
 @intrinsic
 def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
     """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
-    ``count`` is a multiple of a vector's lanes, and the target is aligned to 64 bytes."""
+    ``count`` is a multiple of the SIMD vector's length, and out[start] is aligned to 64 bytes."""
     return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
 
 
@@ -204,11 +206,11 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
-    # Writes past the caches need whole lines, so entries before the first line are written
+    # Writes past the caches need whole cache lines, so the entries before the first one are written
     # normally.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
-    # Add in a buffer that fits the first-level cache, so that each entry of ``out`` is written
-    # once, however many ranks there are.
+    # Add up in a buffer that fits the first-level cache, so that each entry of ``out`` is written
+    # only once, however many ranks there are.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
     # A large result starts with a short block up to its first whole line.
@@ -224,7 +226,7 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
             _copy_past_caches(block, out, first, whole)
         for i in range(whole, last - first):
             out[first + i] = block[i]
-        # Selections are sparse, so clearing their entries is less work than clearing the block.
+        # Clear only the added entries, because they are few.
         for part in range(starts.size):
             i = starts[part]
             while i < ends[part] and indices[i] < last:
@@ -238,15 +240,15 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @njit(signatures("OjOIf", types.void), nogil=True, cache=True)
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Do ``Kernels.assemble`` for concatenated lists; list i ends at ``ends[i]``. The products
-    overwrite ``values``."""
+    """Write the sum of ``Kernels.assemble`` to ``out``. The parts are concatenated; part i ends at
+    ``ends[i]``. Their values are overwritten by the products with ``factor``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple
     if out.size > BLOCK:
         _assemble_blocks(out, indices, values, ends)
         return
-    # ``out`` is as short as the buffer, so that a copy from a buffer would cost more.
+    # ``out`` is no longer than the buffer would be, so add in ``out`` itself and save the copy.
     out[:] = 0
     for i in range(indices.size):
         out[indices[i]] += values[i]

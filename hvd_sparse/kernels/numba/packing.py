@@ -1,6 +1,6 @@
-"""Compiled kernels of the codecs (``kernels.packing``). Their loops read the input once.
+"""Compiled kernels of the codecs (``kernels.packing``).
 
-The loops have no branch on the data, so LLVM vectorizes them.
+Most loops have no branch on the data, so that LLVM vectorizes them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     start = 0
     for block in range(counts.size):
         end, limit = start, (block + 1) << bits
-        # Indices ascend: if the last one is in the block, all are.
+        # Indices ascend, so if the last of LANES indices is in the block, all of them are.
         while end + LANES <= indices.size and indices[np.uintp(end + LANES - 1)] < limit:
             end += LANES
         while end < indices.size and indices[np.uintp(end)] < limit:
@@ -51,8 +51,8 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices, and return whether they ascend. The counts add up to the positions'
-    number."""
+    """Write the indices, and return whether they ascend strictly. The counts must add up to the
+    number of positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -60,7 +60,7 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
         for i in range(part.size):
             there[i] = first | np.uint32(part[i])
         start = end
-    # Count instead of returning early, because a loop without exit is vectorized.
+    # Count the descents, because LLVM vectorizes only loops without an early exit.
     before, after = indices[:-1], indices[1:]
     falls = np.uint32(0)
     for i in range(after.size):
@@ -79,7 +79,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
         code = np.uint32(np.uint32(magnitude + tie) - np.uint32(_REBIAS - 0xFFF))
         sign = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(0x8000))
         codes[i] = np.uint16(np.uint32(code >> np.uint32(13)) | sign)
-    if small:  # subnormal in float16: a multiple of 2^-24
+    if small:  # values that are subnormal in float16 are rounded to a multiple of 2^-24
         for i in range(bits.size):
             if bits[i] & np.uint32(0x7FFFFFFF) < np.uint32(_SMALLEST_HALF):
                 multiple = np.rint(abs(values[i]) * np.float32(2.0**24))
@@ -90,7 +90,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values, and return whether all are finite; ``bits`` shares the values' memory."""
+    """Write the values, and return whether all are finite. ``bits`` is a view of ``values``."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -120,7 +120,6 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
-    """Write the values' patterns; return whether all values are finite and none is subnormal."""
     bad = False
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -264,7 +263,8 @@ class CompiledPackers(Packers):
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array aligned and in native byte order; parts of messages may be unaligned."""
+    """Return the array, or a copy of it that is aligned and in native byte order. An array that is
+    a view of a message may be unaligned."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

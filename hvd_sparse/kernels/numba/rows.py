@@ -1,4 +1,4 @@
-"""Compiled ``kernels.rows``: encode a bucket's gradients as frames, and add up received frames."""
+"""Compiled ``kernels.rows``: encoding of a bucket's gradients, and addition of received frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
 from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
 from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
-from hvd_sparse.kernels.rows import ADAM, ARRIVED, FRAME, MOMENTUM, SENT, SIGNS, steered
+from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT, SIGNS, steered
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
@@ -23,8 +23,8 @@ CHECKED_WORDS = 6
 
 
 def _crc_tables() -> np.ndarray:
-    """Return uint32 [8, 256]: table i has, for each value of a byte that i bytes follow, the byte's
-    effect on a CRC-32."""
+    """Return the tables for a CRC-32 of 8 bytes at a time, uint32 [8, 256]. Entry [i, b] is the
+    effect of a byte b that is followed by i more bytes."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -48,7 +48,8 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Continue a CRC-32 over whole words; it starts as 0xFFFFFFFF and is inverted at the end."""
+    """Return a CRC-32 continued over words[start:stop]. The caller begins with 0xFFFFFFFF and
+    inverts the final result."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -70,7 +71,6 @@ def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
 
 @njit
 def _checksum(words, body_bytes, tables):  # type: ignore[no-untyped-def]
-    """Return the CRC-32 of a frame's header up to the checksum field, and of its body."""
     stop = HEADER_WORDS + body_bytes // 4
     crc = _crc32(words, 0, CHECKED_WORDS, np.uint32(0xFFFFFFFF), tables)
     crc = _crc32(words, HEADER_WORDS, stop, crc, tables)
@@ -105,7 +105,8 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude of at least one value, limited to the range of the magnitudes."""
+    """Return the mean magnitude of one or more values. Rounding could move the mean outside the
+    range of the magnitudes, so it is clipped to this range."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -116,8 +117,8 @@ def _mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
-    """Write a body of codec ``sign_mean``, and return its number of bytes. All values, at least
-    one, have the same magnitude."""
+    """Write a body of codec ``sign_mean``, and return its number of bytes. There is at least one
+    value, and all values have the same magnitude."""
     at, scale = values.itemsize, np.empty(1, values.dtype)
     scale[0] = abs(values[0])
     body[:at] = scale.view(np.uint8)
@@ -132,7 +133,8 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body of ``_write_signs``; return whether it is valid for this number of entries."""
+    """Read a body that ``_write_signs`` wrote. Return whether it is valid for ``indices.size``
+    entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
@@ -150,10 +152,14 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
-    """Run a row's pass, and return how many entries were taken; -1 if beyond the capacity."""
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
+    if row["move"] == DECAY:
+        decay = _vector(row, 3, values), _number(row, 0, values)
+        return add_and_take(
+            gradient, old, new, decay, 0, numel, cut, indices, values, capacity, totals
+        )
     if row["move"] == MOMENTUM:
         momentum = (
             _vector(row, 3, values), _vector(row, 4, values),
@@ -188,9 +194,9 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do ``RowKernels.send_rows``; ``frames`` and ``lists`` are arrays of 32-bit words.
+    """Do the work of ``RowKernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
 
-    indices, values : room for the entries that the pass of any row takes
+    indices, values : room for ``SPARE`` entries more than the largest capacity of a row
     kept_indices, kept_values : room for one entry more than any row sends
     """
     totals = np.empty(2)
@@ -220,7 +226,7 @@ def send_rows(  # type: ignore[no-untyped-def]
             magnitude = _mean_magnitude(entries)
             for i in range(count):
                 signed = -magnitude if entries[i] < 0 else magnitude
-                new[chosen[i]] = entries[i] - signed  # the residual keeps the rounding
+                new[chosen[i]] = entries[i] - signed  # the residual keeps the rounding error
                 entries[i] = signed
             nbytes = _write_signs(frame[HEADER_WORDS:].view(np.uint8), chosen, entries, numel)
         at = start + HEADER_WORDS
@@ -235,8 +241,8 @@ def send_rows(  # type: ignore[no-untyped-def]
 
 @njit
 def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped-def]
-    """Copy a frame to ``words``, and return its number of entries; -1 if the frame is damaged or
-    belongs to another tensor or codec."""
+    """Copy the frame at address ``frame`` to ``words``, and return its number of entries. Return -1
+    if the frame is damaged or belongs to another tensor or codec."""
     if nbytes < HEADER_BYTES or nbytes > 4 * words.size:
         return -1
     words.view(np.uint8)[:nbytes] = carray(_pointer(frame), nbytes, np.uint8)
@@ -253,7 +259,6 @@ def _open(frame, nbytes, numel, head, words, tables):  # type: ignore[no-untyped
 
 @njit
 def _ascend(indices, numel):  # type: ignore[no-untyped-def]
-    """Return whether indices ascend strictly and are below ``numel``."""
     falls = 0
     for i in range(1, indices.size):
         falls += indices[i] <= indices[i - 1]
@@ -262,7 +267,8 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a frame's entries, and return the sum of their squares; NaN if the body is damaged."""
+    """Write a frame's entries to ``indices`` and ``values``. Return the sum of the values' squares,
+    or NaN if the body is damaged."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
@@ -287,10 +293,10 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     nogil=True, cache=True,
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do ``RowKernels.sum_rows``.
+    """Do the work of ``RowKernels.sum_rows``.
 
-    largest : bound of a frame's sum of squares, above which the sum of frames might overflow the
-        dtype
+    largest : if the sum of squares of a frame's values is above this, the sum of the frames might
+        overflow the dtype, and the row is left to the pipeline
     words : room for the longest frame
     indices, values : room for all entries of any row
     """
@@ -341,7 +347,8 @@ class CompiledRows:
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
-        # Each entry has a word for its index or, in a body of signs, at least two bits.
+        # A frame of n words has at most n entries, because each needs a word for its index. In a
+        # body of signs each entry needs only two bits or more.
         most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
         room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)

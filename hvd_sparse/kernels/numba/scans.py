@@ -1,6 +1,5 @@
-"""Compiled passes over a vector: moments, and counts and lists of the entries that reach a cut.
-
-A cut is the bit pattern of a threshold.
+"""Compiled passes over a vector: its moments, and the number or the list of the entries that reach
+a cut. A cut is the bit pattern of a threshold.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def _emit_count_each(call: Call) -> None:
     with counting(builder, start, stop, vectors.lanes, states) as (index, found, leaving):
         patterns = vectors.patterns(vectors.load(entries, index))
         is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
-        # Replace NaN by zero, which reaches no cut.
+        # Replace the pattern of NaN by 0, which reaches no cut.
         patterns = builder.select(is_number, patterns, nothing)
         for count, cut in zip(found, cuts):
             reaches = builder.icmp_signed(">=", patterns, cut)
@@ -93,7 +92,8 @@ def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untype
 
 @njit(signatures("xppII", types.void), nogil=True, cache=True)
 def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """Add to counts[j] how many magnitudes in [start, stop) reach cuts[j] > 0, for all cuts."""
+    """For each j below ``CUTS``, add to counts[j] the number of entries in x[start:stop] that reach
+    cuts[j]. All cuts are above 0."""
     whole = whole_end(x, start, stop)
     _count_each(x, start, whole, cuts, counts)
     for i in range(whole, stop):
@@ -109,7 +109,7 @@ def _emit_take(call: Call) -> ir.Value:
     states = [call.arguments[6]]
     with counting(builder, start, stop, vectors.lanes, states) as (index, (taken,), leaving):
         entry = vectors.load(entries, index)
-        # Test the whole mask first, because few vectors have an entry that reaches the cut.
+        # Append only if any lane reaches the cut, because in most SIMD vectors none does.
         reaches = reaching(vectors, entry, cuts)
         with vectors.seldom(reaches, [taken]) as changed:
             changed.append(vectors.append(entry, reaches, index, at, found, taken))
@@ -125,8 +125,9 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Take the entries in [start, stop) that reach the cut, and return their number. The lists have
-    room for ``capacity + SPARE`` entries; entries beyond the capacity are only counted."""
+    """Write the entries of x[start:stop] that reach the cut to the lists, and return their number.
+    The lists have room for ``capacity + SPARE`` entries. If more than ``capacity`` entries reach
+    the cut, the lists are incomplete, but the number is exact."""
     whole = whole_end(x, start, stop)
     count = 0
     for first in range(start, whole, SEGMENT):
@@ -156,11 +157,11 @@ def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make an intrinsic that adds the moments of x to ``totals``: the sum of magnitudes, their
-    maximum (NaN is ignored), and the number of non-zeros.
+    """Make a numba intrinsic that updates ``totals`` with x: the sum of the magnitudes, the largest
+    magnitude (NaN is ignored) and the number of non-zeros.
 
-    adds : first write out = residual + x, with the residual's entry where the sum is not finite,
-        and add the moments of the sum
+    adds : first write ``out`` = residual + x, or the residual's entry where residual + x is not
+        finite, and update ``totals`` with residual + x instead of x
     """
 
     def emit(call: Call) -> None:
@@ -179,10 +180,11 @@ def _make_look(adds: bool) -> Callable[..., object]:
             if adds:
                 finite = builder.fcmp_ordered("<", magnitude, infinite)
                 vectors.store(builder.select(finite, entry, old), to, index)
-            # Ordered comparisons are false for NaN, so the maximum ignores it. The sum becomes NaN.
+            # Ordered comparisons are false for NaN, so the maximum ignores NaN; the sum becomes
+            # NaN.
             is_more = builder.fcmp_ordered(">", magnitude, top)
             leaving += [
-                # Sum as doubles, because a float32 sum over a long vector loses its last digits.
+                # Add in float64, because a float32 sum over a long vector loses its last digits.
                 builder.fadd(low, vectors.doubles(magnitude, 0)),
                 builder.fadd(high, vectors.doubles(magnitude, 1)),
                 builder.select(is_more, magnitude, top),
@@ -236,12 +238,14 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
 
 
 class Found(NamedTuple):
-    """Result of a search for the count-th largest magnitude of a vector. At least ``count`` entries
-    reach the bit pattern ``pattern``, and fewer reach the pattern ``above``.
+    """Result of a search for the count-th largest magnitude of a vector.
 
-    candidates : number of entries that reach ``pattern``, if they are few enough to be listed; None
-        if the search is complete. Then ``above`` is the next pattern, or equals ``pattern`` if
-        there are fewer than ``count`` non-zeros
+    pattern, above : bit patterns; at least ``count`` entries reach ``pattern``, and fewer than
+        ``count`` reach ``above``
+    candidates : the number of entries that reach ``pattern``, if the search stopped early because
+        they are few enough to list. None if ``pattern`` is exactly the count-th largest magnitude,
+        and ``above`` the next pattern. If there are fewer than ``count`` non-zeros, ``candidates``
+        is None and ``pattern`` equals ``above``
     """
 
     pattern: int
@@ -250,12 +254,14 @@ class Found(NamedTuple):
 
 
 def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
-    """Return the bit pattern of the count-th largest magnitude, or a range of patterns that has it.
+    """Return the bit pattern of the count-th largest magnitude, or a range of patterns around it.
 
-    The first pass counts near the pattern that a sample suggests, which mostly suffices. Every
-    other pass divides the range by eight: at most 12 passes for float32, and 22 for float64.
+    The first pass counts entries near the pattern that a sample suggests, and mostly no other pass
+    is needed. Each further pass divides the range by eight, so there are at most 12 passes for
+    float32 and 22 for float64.
 
-    reached : function that returns how many entries of x reach each of ``CUTS`` ascending patterns
+    reached : function that counts, for each of ``CUTS`` ascending patterns, the entries of x that
+        reach it
     """
     low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
     cuts = _likely_cuts(x, count)
@@ -268,15 +274,15 @@ def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray
                 return Found(low, above, int(counts[enough - 1]))
         above = int(cuts[enough]) if enough < cuts.size else above
         cuts = low + (above - low) * np.arange(1, CUTS + 1) // (CUTS + 1)
-        cuts = np.maximum(cuts, low + 1)  # near the end several cuts are equal
+        cuts = np.maximum(cuts, low + 1)  # if the range is short, several cuts are equal
     return Found(low, above, None)
 
 
 def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending cuts near the count-th largest magnitude, as estimated from a sample. Each
-    cut is followed by the next higher pattern, so that one pass finds a magnitude that many entries
-    have."""
-    # A strided sample is about as good as a random one here, and repeatable.
+    """Return ascending cuts near the count-th largest magnitude, estimated from a sample. With each
+    pattern, the next higher one is a cut too, so that one pass is enough if very many entries have
+    the same magnitude."""
+    # A strided sample is about as good as a random one here, and gives the same result every time.
     sample = np.abs(x[:: max(1, x.size // SAMPLE)])
     patterns = np.sort(
         np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)

@@ -1,7 +1,7 @@
-"""LLVM instructions on vectors of 64 bytes, which numba does not offer.
+"""LLVM instructions on SIMD vectors of 64 bytes, which numba does not offer.
 
-numba does not notice a change of this file in cached functions: also change ``bits.py``,
-``fused.py``, ``lists.py``, ``rows.py`` and ``scans.py``.
+After a change of this file, also change ``bits.py``, ``fused.py``, ``lists.py``, ``rows.py`` and
+``scans.py``, because numba's cache recompiles a function only if the function's own file changed.
 
 Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
 flushes subnormal numbers to zero.
@@ -51,7 +51,7 @@ class Vectors:
         return self.builder.call(function, arguments)
 
     def splat(self, value: ir.Value, vector: ir.VectorType | None = None) -> ir.Value:
-        """Return a vector whose lanes all have the value; the vector is of floats by default."""
+        """Return a vector with the value in all lanes; the type is ``self.floats`` by default."""
         vector = vector or self.floats
         undefined = ir.Constant(vector, ir.Undefined)
         # LLVM recognizes this sequence as a broadcast.
@@ -75,17 +75,16 @@ class Vectors:
         return self.builder.and_(bits, ir.Constant(self.integers, [mask] * self.lanes))
 
     def splat_pattern(self, bits: ir.Value) -> ir.Value:
-        """Return a vector whose lanes all have a 64-bit pattern, truncated to the lanes' width."""
         fitting = bits if self.integer == WORD else self.builder.trunc(bits, self.integer)
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return infinity's pattern in all lanes. Lower patterns are finite, higher ones NaN."""
+        """Return the pattern of infinity in all lanes. Lower patterns are finite magnitudes, higher
+        ones NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
     def at(self, pointer: ir.Value, index: ir.Value, vector: ir.Type) -> ir.Value:
-        """Return the address of an entry as a pointer to ``vector``."""
         return self.builder.bitcast(self.builder.gep(pointer, [index]), vector.as_pointer())
 
     def load(self, pointer: ir.Value, index: ir.Value) -> ir.Value:
@@ -97,14 +96,13 @@ class Vectors:
         self.builder.store(vector, self.at(pointer, index, self.floats)).align = self.bytes
 
     def store_past_caches(self, vector: ir.Value, pointer: ir.Value, index: ir.Value) -> None:
-        """Write a vector to an aligned line of 64 bytes, past the caches."""
+        """Write a vector to an aligned cache line without reading the line into the caches."""
         store = self.builder.store(vector, self.at(pointer, index, self.floats))
         store.align = VECTOR_BYTES
         # LLVM follows this hint only for whole aligned vectors.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
     def doubles(self, vector: ir.Value, half: int) -> ir.Value:
-        """Return the first or the second half of the lanes as doubles."""
         first = half * self.lanes // 2
         lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
@@ -116,7 +114,7 @@ class Vectors:
         return self.sum_of_doubles(halves)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
-        # Without reassociation LLVM adds the lanes in order, so the bits are the same everywhere.
+        # LLVM may not reorder this sum, so all machines get the same bits.
         zero = ir.Constant(DOUBLE, 0.0)
         return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
 
@@ -131,9 +129,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Run a block only if a lane of the mask is set. The block appends new states to the
-        yielded list; afterwards the list has the new states, or the old ones if the block did not
-        run."""
+        """Emit a block that runs only if a lane of the mask is set. The block appends its new
+        states to the yielded list. After the block, the list has the values to use: the new states
+        if the block ran, otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -157,8 +155,8 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the entries of the mask's set lanes to a list, and return the list's length. The
-        list has room for one vector more."""
+        """Append the lanes of ``entry`` that are set in the mask to the list, and return the list's
+        new length. The list must have room for a whole vector."""
         for vector, pointer, suffix, align in (
             (entry, values, self.suffix, self.bytes),
             (self.positions(index), indices, f"v{self.lanes}i32", 4),
@@ -175,14 +173,15 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Emit a loop over [start, stop). Yields the index, the states before an iteration,
-    and a list to which the body appends the states at its end."""
+    """Emit a loop over [start, stop). Yields the index, the states at the start of an iteration,
+    and a list to which the body appends the states at its end. After the loop, ``states`` has the
+    final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
     builder.position_at_end(head)
-    # In SSA form a variable that changes in a loop is a phi: its value comes from before the loop
-    # or from the end of its body.
+    # LLVM's code is in SSA form, where a variable that changes in a loop is a phi: its value comes
+    # from before the loop or from the end of the body.
     index = builder.phi(WORD)
     index.add_incoming(start, before)
     entering = [builder.phi(state.type) for state in states]
@@ -222,7 +221,8 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the values of a tuple argument; for arrays, the addresses of their data."""
+        """Return the members of a tuple argument; members that are arrays are returned as the
+        addresses of their data."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [
@@ -256,7 +256,7 @@ def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Va
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
-    """Return the bit patterns of a magnitude and of infinity."""
+    """Return the bit pattern of the entry's magnitude, and that of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -274,7 +274,7 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the entries that reach the cut; false for NaN."""
+    """Return a mask of the entries that reach the cut. NaN never does."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
@@ -283,11 +283,12 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
 def signatures(
     arguments: str, result: types.Type = types.intp, given: Sequence[str] = ("",)
 ) -> list[Signature]:
-    """Return a signature for each float type and each kind of tuple in ``given``.
+    """Return numba signatures, one for each float type and each string in ``given``.
 
-    arguments : one letter each: v a value, x values read, O values written, j indices read, J
-        indices written, p a position or count, f a float64, I positions written, S float64 totals
-        written, d a tuple of the letters in ``given``; vectors are 1-D and C-contiguous
+    arguments : a letter for each argument: v a value, x values that are read, O values that are
+        written, j indices that are read, J indices that are written, p a position or count, f a
+        float64, I positions, S float64 totals, d a tuple whose members are the letters of a string
+        in ``given``. Arrays are 1-D and C-contiguous
     """
     made = []
     for scalar in (types.float32, types.float64):

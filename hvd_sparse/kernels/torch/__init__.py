@@ -1,9 +1,10 @@
-"""Engine ``torch``: kernels of plain torch operations, on any device. Contract:
-``kernels.contract``.
+"""Engine ``torch``: the kernels of ``kernels.contract``, made of ordinary PyTorch operations, on
+any device.
 
-Vectors stay on their device (``vector.DeviceVector``). Selected entries are copied to the host at
-once, with one wait. Only operations that give the same bits on all devices are used: no fused
-multiply-add, no sum by atomics, and no top-k, whose choice among equal magnitudes is undefined.
+Vectors stay on their device (``vector.DeviceVector``). The selected entries of a whole bucket are
+copied to the host together, with one wait. Only operations that give the same bits on all devices
+are used: no fused multiply-add, no sum by atomics, and no top-k, whose choice among equal
+magnitudes is undefined.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
-from hvd_sparse.kernels.optimizers import Adam, Direction, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Adam, Decay, Direction, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
@@ -57,12 +58,12 @@ def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
 
 
 def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor as the kind of vector that x is: on a device, or an array."""
     return cast(np.ndarray, DeviceVector(tensor) if isinstance(x, DeviceVector) else tensor.numpy())
 
 
 class TorchKernels(Kernels):
-    """Kernels of torch operations. The host's kernels trim lists and pack bytes."""
+    """Kernels made of torch operations. ``host``, the kernels of the host's engine, trims lists of
+    entries and encodes them."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -171,13 +172,15 @@ class TorchKernels(Kernels):
     accumulate_and_take = _at_once(later_accumulate_and_take)
 
     def begin(self, given: Sequence[Pass]) -> Answers:
-        """Start passes of one dtype on one device, without waiting for their results."""
         return joined([passes.accumulated(one) for one in given])
 
     def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:
         entry = tensor_of(gradient)
         if isinstance(direction, Adam):
             return _like(gradient, passes.adam(entry, direction))
+        if isinstance(direction, Decay):
+            pull = tensor_of(direction.parameter) * rounded(entry, direction.decay)
+            return _like(gradient, pull.add_(entry))
         pushed, factor = tensor_of(direction.out_velocity), rounded(entry, direction.momentum)
         torch.mul(tensor_of(direction.velocity), factor, out=pushed).add_(entry)
         if not direction.is_nesterov:
@@ -215,8 +218,8 @@ class TorchKernels(Kernels):
         result = tensor_of(out).zero_()
         if not any(part.count for part in parts):
             return
-        # Copy the entries of all ranks at once, but add rank by rank, because indices are unique
-        # only within one rank.
+        # Copy the entries of all ranks together, but add them rank by rank, because indices are
+        # unique only within one rank's part.
         indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
         values = np.concatenate([part.values for part in parts])
         values *= values.dtype.type(factor)
@@ -233,8 +236,8 @@ class TorchKernels(Kernels):
 
 
 class KernelsByPlace:
-    """Kernels that call a device's engine if an argument is a vector on the device, and otherwise
-    the host's engine."""
+    """Kernels of two engines: a call with a vector on a device as an argument is done by
+    ``device``, and any other call by ``host``."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

@@ -1,7 +1,8 @@
-"""Passes over tensors in plain torch operations, and copies of their results to the host.
+"""Passes in torch operations, and the copies of their results to the host. A pass is a call of
+``accumulate`` or ``accumulate_and_take`` for one tensor.
 
-A tensor's pass is only recorded at first. When the bucket is full an engine starts the passes of
-all its tensors together, and one copy per device fetches their results.
+A call only records its pass. When the bucket is full, the passes of all its tensors are started
+together, and one copy for each device fetches their results.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
-    """Arguments of a pass over one tensor. A pass without an aim only returns moments."""
+    """Arguments of a pass. Without an aim, the pass is ``accumulate``, which returns moments."""
 
     gradient: torch.Tensor
     residual: torch.Tensor
@@ -45,8 +46,8 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, as int32 words on their device. On the host, ``read`` converts the words
-    to one result per pass."""
+    """Results of passes, as int32 words on the device. When the words are copied to the host,
+    ``read`` converts them to a list with the result of each pass."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -57,8 +58,9 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming(Generic[Answer]):
-    """The result of a pass. The pass starts together with those of its bucket (``Delivery``), or
-    earlier if an attribute of the result is read."""
+    """The future result of a pass. The pass is started with the other passes of its bucket
+    (``Delivery``), or alone as soon as ``result`` is called or an attribute of the result is read.
+    """
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -86,11 +88,8 @@ class Coming(Generic[Answer]):
 
 
 class Delivery:
-    """Starts a bucket's passes, and the copies of their results to the host, one per device.
-
-    coming : results of passes that have not been started
-    beside : copies that have been started already, for which ``is_here`` checks as well
-    """
+    """Starts a bucket's passes, and one copy of their results to the host for each device.
+    ``is_here`` returns whether these copies and the copies ``beside`` are complete."""
 
     def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
         by_device: dict[torch.device, list[Coming[object]]] = {}
@@ -103,8 +102,6 @@ class Delivery:
 
 
 def _begun(coming: Sequence[Coming[object]]) -> Copy:
-    """Start passes on one device, together for each engine and dtype, and one copy of their results
-    to the host."""
     together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
     for each in coming:
         follow(each.stream)  # because another stream may have computed the tensor
@@ -122,7 +119,8 @@ def _begun(coming: Sequence[Coming[object]]) -> Copy:
 def joined(several: Sequence[Answers]) -> Answers:
     if len(several) == 1:
         return several[0]
-    # Pad every piece to a multiple of 8 bytes, because its first words are float64.
+    # Pad each piece to a multiple of 8 bytes, so that the float64 numbers at the beginning of the
+    # next one are aligned.
     words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
     ends = np.cumsum([each.numel() for each in words]).tolist()
     pieces = [
@@ -137,8 +135,12 @@ def joined(several: Sequence[Answers]) -> Answers:
 
 
 class Taken(NamedTuple):
-    """The number of entries in a mask; these entries, None if they exceed the capacity; and the
-    numbers that were copied with them."""
+    """Entries that a mask selects.
+
+    found : number of these entries
+    selection : the entries; None if there are more than the capacity
+    also : numbers that were copied to the host together with the entries
+    """
 
     found: int
     selection: Selection | None
@@ -146,8 +148,8 @@ class Taken(NamedTuple):
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a mask of the ``count`` > 0 largest magnitudes of a vector that is not empty, without
-    zeros and NaN. Of equal magnitudes the first are in the mask."""
+    """Return a mask of the ``count`` > 0 entries of largest magnitude, without zeros and NaN. Of
+    equal magnitudes, the first are selected. x must not be empty."""
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
     # Use only the value that kthvalue finds, because its index depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
@@ -161,10 +163,10 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return the number of entries in a mask, and up to ``capacity`` of the entries, in one piece
-    of device memory, int32.
+    """Return one int32 tensor on the device with the number of entries that the mask selects, the
+    numbers ``also``, and the first ``capacity`` of the entries. ``unpacked`` reads it.
 
-    also : numbers on the device, exact in float64, that are copied with the entries
+    also : scalar tensors whose values float64 represents exactly
     """
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
@@ -206,7 +208,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
     sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
     besides = pending(total, aim.brings)
-    # Clear the taken entries before the host knows their number, so that it need not wait.
+    # Compare with the capacity on the device, so that the host need not wait for the number.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
@@ -237,11 +239,12 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return correctly rounded square roots, because those of torch are so on some devices only."""
+    """Return correctly rounded square roots. torch's are correctly rounded only on some devices."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()
-    # The exact remainder of x: subtract the root's square as products of its halves (Dekker).
+    # Compute the remainder x - near**2 exactly, with Dekker's product of the root's halves, and
+    # correct the root by it.
     large = near * 134217729.0
     high = large - (large - near)
     low = near - high
@@ -301,8 +304,8 @@ def tail_in(found: np.ndarray, numel: int) -> Tail:
 
 
 class Statistic(NamedTuple):
-    """Functions that compute a field of ``Brought``: ``pending`` on the device, as ``size`` float64
-    numbers, and ``read`` on the host."""
+    """Functions for a field of ``Brought``. ``pending`` computes ``size`` float64 numbers on the
+    device, from which ``read`` makes the field's value on the host."""
 
     pending: Callable[[torch.Tensor], torch.Tensor]
     size: int
@@ -330,5 +333,5 @@ def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Br
 
 
 def chunks(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the vector as rows of equal length, the last one padded with zeros."""
+    """Return the vector as rows of ``length`` entries; the last row is padded with zeros."""
     return torch.nn.functional.pad(x, (0, -x.numel() % length)).view(-1, length)

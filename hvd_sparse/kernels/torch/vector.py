@@ -19,8 +19,8 @@ operations on uint32."""
 
 
 class DeviceVector:
-    """A 1-D, contiguous vector on a device, with a part of an array's interface. If it is passed to
-    a function of numpy, TypeError is raised."""
+    """A 1-D, contiguous vector on a device. It has the operators and methods of numpy arrays that
+    selectors and memories use. Passing it to a function of numpy raises TypeError."""
 
     __slots__ = ("dtype", "tensor")
     __array_ufunc__ = None  # makes numpy's operators raise TypeError
@@ -45,7 +45,7 @@ class DeviceVector:
         return self.size
 
     def __getitem__(self, where: slice | np.ndarray) -> Vector:
-        """Return a slice, or the entries at indices as an array on the host."""
+        """Return a slice as a DeviceVector, or the entries at given indices as a numpy array."""
         if isinstance(where, slice):
             return DeviceVector(self.tensor[where])
         return fetch(self.tensor[upload_indices(where, self.tensor.device)])
@@ -59,7 +59,7 @@ class DeviceVector:
             self.tensor[where] = values
             return
         places = upload_indices(where, self.tensor.device)
-        if isinstance(values, float):  # an assignment would copy the number, and wait for the copy
+        if isinstance(values, float):  # here an assignment would wait for the device
             self.tensor.index_fill_(0, places, values)
         else:
             self.tensor[places] = values
@@ -68,7 +68,8 @@ class DeviceVector:
         return DeviceVector(self.tensor + other.tensor)
 
     def __truediv__(self, number: np.floating) -> DeviceVector:
-        # Divide by a tensor, because some devices multiply by the reciprocal of a number.
+        # Divide by a tensor, because some devices replace a division by a number with a
+        # multiplication by its reciprocal, which is rounded differently.
         like = {"dtype": self.tensor.dtype, "device": self.tensor.device}
         return DeviceVector(self.tensor / torch.full((), float(number), **like))
 
@@ -96,10 +97,11 @@ Vector = Union[np.ndarray, DeviceVector]
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return a vector as a torch tensor. It shares an array's memory unless that is read-only."""
+    """Return a vector as a torch tensor, which shares the vector's memory unless the vector is a
+    read-only array."""
     if isinstance(x, DeviceVector):
         return x.tensor
-    # Make a new array, because an array of one entry may have a negative stride, which torch
+    # Make a new array object, because an array of one entry may have a negative stride, which torch
     # refuses.
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
@@ -117,8 +119,8 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A copy of a device's tensor to pinned memory, started by the constructor. CPU tensors are
-    used without a copy."""
+    """A copy of a device tensor to pinned host memory, started by the constructor. A CPU tensor is
+    not copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -135,7 +137,7 @@ class Copy:
     def array(self) -> np.ndarray:
         if not self._is_read:
             if not self._done.query():
-                wait_until(self._done)  # before this the host's memory is undefined
+                wait_until(self._done)  # only now has the host's memory the entries
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array
@@ -150,7 +152,7 @@ def stream_of(device: torch.device) -> torch.Stream | None:
 
 
 def follow(stream: torch.Stream | None) -> None:
-    """Let this thread's current stream, but not the host, wait for another stream."""
+    """Make this thread's current stream wait for another stream. The host does not wait."""
     if stream is not None:
         here = torch.accelerator.current_stream(stream.device)
         if here != stream:
@@ -158,26 +160,26 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as an array on the host, which shares the memory of a CPU tensor.
+    """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view.
 
-    All tasks of ``run_together`` that call this share one copy and one wait for the device.
+    If tasks of ``run_together`` call this, one copy and one wait for the device serve all of them.
     """
     walk = None if tensor.device.type == "cpu" else current_walk()
     return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return tensors of devices as arrays on the host, with one copy and one wait per device.
+    """Return device tensors as numpy arrays, with one copy and one wait for each device.
 
-    tensors : with entries of 4 or 8 bytes; not used afterwards, because an array may share their
-        memory
+    tensors : their entries have 4 or 8 bytes. The caller must not use them afterwards, because an
+        array may share their memory
     """
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
     for device in dict.fromkeys(each.device for each in tensors):
         places = [i for i, each in enumerate(tensors) if each.device == device]
-        # Every piece starts at a multiple of 8 bytes, for alignment.
+        # Align each piece to 8 bytes.
         pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in places]
         even = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
         words, start = fetch(torch.cat(even)), 0
@@ -190,8 +192,9 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return an array's entries on the device, without waiting. They are copied from pinned memory,
-    which torch's allocator keeps until the copy is complete."""
+    """Return a tensor on the device with the array's entries, without waiting for the copy. The
+    pinned memory from which they are copied is kept by torch's allocator until the copy is
+    complete."""
     if device.type == "cpu":
         return tensor_of(array)
     host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
@@ -200,7 +203,8 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return indices on the device as int64; only 4 bytes of each are copied."""
+    """Return indices on the device as int64. They are copied as 4 bytes each and converted
+    there."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
 
@@ -210,8 +214,8 @@ FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
 class Walk:
-    """A task that runs in a greenlet, so that it can pause until a device's tensor is copied to the
-    host. The task must not raise."""
+    """A task that runs in a greenlet, so that it can pause until a device tensor (``question``) is
+    copied to the host. The task must not raise."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)
@@ -223,7 +227,6 @@ class Walk:
         self._thread.switch()
 
     def fail(self, error: Exception) -> None:
-        """Raise an error in the paused task, and let the task continue."""
         self.question = None
         self._thread.throw(error)
 
@@ -255,8 +258,9 @@ def current_walk() -> Walk | None:
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
-    """Run independent tasks that do not raise. When all of them wait for tensors of devices,
-    ``fetch_all`` copies these tensors together. Without greenlet, every task waits separately."""
+    """Run independent tasks, which must not raise. Each runs until it waits for a device tensor.
+    When all of them wait, ``fetch_all`` copies their tensors together, and the tasks continue. If
+    greenlet is not installed, the tasks run one after the other, each with its own waits."""
     if greenlet is None or len(tasks) == 1:
         for task in tasks:
             task()
@@ -270,7 +274,7 @@ def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
             return
         try:
             answers = fetch_all([question for _, question in asking])
-        except Exception as error:  # tasks report it
+        except Exception as error:  # raise it in each task, which reports it
             for walk, _ in asking:
                 walk.fail(error)
             continue

@@ -1,7 +1,8 @@
-"""Engine ``triton``: the passes of a step compiled for GPUs. Other kernels use torch's operations.
+"""Engine ``triton``: the kernels of ``kernels.contract`` on GPUs. The passes that add the gradient
+and the sums of entries are compiled by Triton; all other kernels are those of the engine ``torch``.
 
-Contract: ``kernels.contract``. This file launches the functions of ``device_code``: it makes their
-arguments, and allocates memory for their results.
+This file launches the functions of ``device_code``: it makes their arguments, and allocates memory
+for their results.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ number of programs."""
 CHUNK = 1024
 """Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""Forbid fused multiply-add, and loads before a store on which they may depend."""
+"""Options that forbid fused multiply-add, and loads that are moved before a store on which they may
+depend."""
 
 
 HEAD = 5
-"""How many numbers are computed per tensor: count of entries that reached the aim, sum of
-magnitudes, count of entries that are not finite; and for moments the largest finite magnitude and
-the count of non-zeros."""
+"""Number of numbers that are computed for each tensor: the number of entries that reached the aim's
+threshold, the sum of magnitudes, the number of entries that are not finite, and for moments the
+largest finite magnitude and the number of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
@@ -58,8 +60,6 @@ MOMENTS = "moments"
 
 
 class Sum(NamedTuple):
-    """The arguments of ``Kernels.assemble``, with the parts on the host."""
-
     out: torch.Tensor
     parts: Sequence[Selection]
     factor: float
@@ -75,8 +75,8 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes of one dtype and device, at least one of them over a tensor that is not empty, in
-    three launches."""
+    """Run passes in three launches. All passes have one dtype and device, and at least one tensor
+    is not empty."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -116,8 +116,8 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums of one dtype and device, at least one of them with entries, and restore the
-    surplus, in one launch."""
+    """Write sums, and write the surplus back, in one launch. All vectors have one dtype and device,
+    and at least one sum has entries."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -180,8 +180,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 def _given(
     passes: Sequence[Pass], table: np.ndarray, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return, on the device: the table, every tensor's threshold, every program's tensor, and a
-    counter per tensor, set to zero."""
+    """Return four tensors on the device: the table, the threshold of each tensor, the number of
+    each program's tensor, and a counter for each tensor, set to 0."""
     owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
     given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
     rows, limits, numbers, counts = _uploaded(given, device)
@@ -204,8 +204,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the threshold of each pass in the data's dtype: at least the smallest positive number,
-    and infinity for a pass without an aim."""
+    """Return the threshold of each pass, rounded to the data's dtype, but at least the smallest
+    positive number. Passes without an aim get infinity, so that they take nothing."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -217,9 +217,9 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 def _room_for(
     tensors: int, room: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return memory for all results, uint8, which is copied to the host as one piece, and views of
-    its parts: the numbers, float64 [tensors, HEAD], and the values and places of all lists, as long
-    as the lists' room."""
+    """Return uint8 memory on the device for all results, which is later copied to the host in one
+    piece, and three views of it: ``HEAD`` float64 numbers for each tensor, the values of all lists,
+    and their places (int32). ``room`` is the length of all lists together."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)
@@ -246,7 +246,7 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
     for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
         numel = one.out.numel()
         if one.aim is None:
-            if nonfinite:  # the largest finite magnitude is then not needed
+            if nonfinite:  # the device returned the largest finite magnitude
                 most = math.nan if math.isnan(abs_sum) else math.inf
             answers.append(Moments(abs_sum, most, int(nonzeros), numel))
             continue
@@ -275,18 +275,17 @@ def has_gpu() -> bool:
 
 
 class TritonKernels(TorchKernels):
-    """Kernels whose passes read the gradient and the residual once, and write the result once."""
+    """Kernels that read the gradient and the residual once, and write the new residual once."""
 
     def __init__(self, host: Kernels, block: int = BLOCK) -> None:
         super().__init__(host)
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        """Start the passes of a bucket in three launches. torch computes further statistics."""
         out = passes[0].out
         if not self._runs_on(out) or not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        numbers = [  # first, because a pass may overwrite its input
+        numbers = [  # compute these before the passes, which may overwrite their inputs
             number
             for one in passes
             if _asked(one.aim)

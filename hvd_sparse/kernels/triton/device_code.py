@@ -1,8 +1,8 @@
 """The code that Triton compiles for a GPU.
 
-Each program processes one block of a tensor. Programs may run in any order, so separate launches
-put results in order. Only the counters that assign places in the lists use atomics.
-``kernels.triton`` makes the arguments, and documents the columns of the table.
+Each program processes one block of a tensor. Programs may run in any order, so later launches put
+their results in order. Atomics are used only to reserve places in the lists. ``kernels.triton``
+makes the arguments, and describes the columns of the table.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def take_blocks(  # type: ignore[no-untyped-def]
     table, owners, cuts, taken, places, values, counts, bases, sums, nonfinite, most, nonzeros,
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, IS_ALIGNED: tl.constexpr, HAS_MOMENTS: tl.constexpr,
 ):  # fmt: skip
-    """Add a block of the gradient to the residual, count the entries that are not finite, and take
-    the entries that reach the cut, in one pass.
+    """For one block, add the gradient to the residual, count the entries that are not finite, and
+    take the entries that reach the cut, which is the threshold in the data's dtype.
 
-    Entries beyond the room of a tensor's list stay in the vector; ``order_taken`` then puts back
-    the others.
+    If a tensor's list is full, further entries stay in the vector. ``order_taken`` then writes the
+    entries in the list back.
     """
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
@@ -29,7 +29,7 @@ def take_blocks(  # type: ignore[no-untyped-def]
     residual = tl.load(row + 2).to(tl.pointer_type(DTYPE))
     out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
     numel = tl.load(row + 4)
-    if IS_ALIGNED:  # on the pointers, so that 16 bytes are loaded at once
+    if IS_ALIGNED:  # tell Triton, so that it loads 16 bytes at once
         numel = tl.multiple_of(numel, 4)
         gradient = tl.multiple_of(gradient, 16)
         residual = tl.multiple_of(residual, 16)
@@ -45,7 +45,7 @@ def take_blocks(  # type: ignore[no-untyped-def]
 
     ones = reaches.to(tl.int32)
     count = tl.sum(ones, 0)
-    # Programs reserve room in any order; order_taken makes the result independent of the order.
+    # Programs reserve places in any order; ``order_taken`` removes the effect of this order.
     base = tl.atomic_add(taken + tensor, count.to(tl.int64))
     slots = base + tl.cumsum(ones, 0) - ones
     fits = reaches & (slots < tl.load(row + 6))
@@ -53,15 +53,16 @@ def take_blocks(  # type: ignore[no-untyped-def]
     tl.store(places + at, offsets.to(tl.int32), mask=fits)
     tl.store(values + at, total, mask=fits)
 
-    # A value that is not finite must not enter a residual, even if the step is rolled back.
+    # Keep the old entry where the sum is not finite, so that no residual ever has NaN or Inf.
     kept = tl.where(is_finite, total, old)
     left = tl.where(fits, tl.zeros([BLOCK], DTYPE), kept)
     tl.store(out + offsets, left, mask=inside)
     tl.store(counts + program, count)
     tl.store(bases + program, base)
-    # One sum per program and no atomics, because the bits of float sums depend on the order.
+    # Store a sum for each program and use no atomics, because the bits of a float sum depend on the
+    # order of its terms.
     seen = tl.where(inside, magnitudes, 0.0)
-    if HAS_MOMENTS:  # in float64, because sums of float32 may overflow
+    if HAS_MOMENTS:  # add in float64, because float32 sums may overflow
         tl.store(sums + program, tl.sum(seen.to(tl.float64), 0))
         tl.store(most + program, tl.max(tl.where(is_finite, seen, 0.0), 0).to(tl.float64))
         tl.store(nonzeros + program, tl.sum((seen != 0).to(tl.int32), 0))
@@ -75,11 +76,9 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Compute where every program's entries begin in the ordered list, and add up the programs'
-    sums.
-
-    One program per tensor adds in a fixed order, so the bits are always the same.
-    """
+    """For one tensor, compute where the entries of each of its programs begin in the ordered list,
+    and add up the results of these programs in a fixed order, so that the bits are always the
+    same."""
     tensor = tl.program_id(0)
     row = table + tensor * 8
     first = tl.load(row)
@@ -97,14 +96,15 @@ def add_up_counts(  # type: ignore[no-untyped-def]
         tl.store(starts + first + numbers, count + tl.cumsum(found, 0) - found, mask=inside)
         count += tl.sum(found, 0)
         bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
-        # float64, because a float32 sum of millions of magnitudes would stop growing.
+        # Add in float64, because a float32 sum of millions of magnitudes stops growing.
         total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
         if HAS_MOMENTS:
             highest = tl.load(most + first + numbers, mask=inside, other=0.0)
             largest = tl.maximum(largest, tl.max(highest, 0))
             others = tl.load(nonzeros + first + numbers, mask=inside, other=0)
             nonzero += tl.sum(others.to(tl.int64), 0)
-    # float64 is exact up to 2**53, and one dtype needs one copy to the host.
+    # Store counts as float64 too, which is exact up to 2**53, so that one copy to the host is
+    # enough.
     tl.store(numbered, count.to(tl.float64))
     tl.store(numbered + 1, total)
     tl.store(numbered + 2, bad.to(tl.float64))
@@ -117,15 +117,15 @@ def order_taken(  # type: ignore[no-untyped-def]
     table, owners, places, values, counts, bases, starts, head, ordered_places, ordered_values,
     DTYPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Copy a program's entries to their places in the ordered list, or put them back into the
-    vector if the list is too short."""
+    """Copy the entries that a program took to their places in the ordered list; if the list is too
+    short for the tensor's entries, write them back into the vector instead."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
     out = tl.load(row + 3).to(tl.pointer_type(DTYPE))
     begin = tl.load(row + 5)
     room = tl.load(row + 6)
-    # All programs of a tensor take the same branch: all entries are ordered, or all are put back.
+    # All programs of a tensor take the same branch, so all its entries are listed, or none is.
     is_whole = tl.load(head + tensor * 5) <= room
     base = tl.load(bases + program)
     start = tl.load(starts + program)
@@ -148,11 +148,12 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Write one block of a tensor's sum: zeros, to which the parts are added in their order.
+    """Write one block of a tensor's sum: write zeros, then add the parts in their order. Programs
+    numbered ``blocks`` and higher write the surplus back to its addresses, which are outside the
+    blocks.
 
-    Only this program writes to the block, and the indices of a part are unique, so that between
-    barriers no thread reads an entry that another one writes. Programs numbered ``blocks`` and
-    higher put the surplus back at its addresses, which are outside the blocks.
+    Only one program writes to a block, and the indices of a part are unique, so between two
+    barriers no thread reads an entry that another thread writes.
     """
     program = tl.program_id(0)
     if program >= blocks:
@@ -172,8 +173,8 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     offsets = first + tl.arange(0, BLOCK)
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
 
-    # Find the range of the block in the ascending indices of every part by bisection, with one lane
-    # for its begin and one for its end. All bisections run together, because each of their steps
+    # In the ascending indices of each part, find the range of this block by bisection: one lane
+    # finds its start and another its end. All bisections run at the same time, because each step
     # waits for memory.
     lanes = tl.arange(0, LANES)
     is_used = lanes < 2 * parts

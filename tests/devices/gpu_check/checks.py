@@ -29,7 +29,7 @@ IGNORED = ("ways", "waits", "wire", "in_backward", "because")
 OTHER_DIGITS = {"muon": {"applied"}}
 """Results, by case, whose last digits a device has otherwise: it multiplies matrices in bfloat16;
 they are the same on all ranks."""
-REFUSED = "engine 'triton' works on vectors that lie on a GPU"
+REFUSED = "engine 'triton' works on vectors on a GPU"
 """What a compressor says, rightly, that copies all gradients to the host."""
 NEVER_REFUSED = ("ldte_bs", "topk", "dgc", "training")
 """Cases whose gradients stay on the device."""
