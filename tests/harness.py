@@ -224,10 +224,11 @@ def _read(path: Path) -> Any:
 
 
 def _require(part: str) -> None:
-    import pytest  # here, as ranks load this module and need neither
     from installed import horovod_parts
 
     if part not in horovod_parts():
+        import pytest  # here, as ranks and scripts/gpu-check load this module without it
+
         pytest.skip(f"Horovod was built without {part}")
 
 

@@ -17,6 +17,7 @@ from installed import has_triton, is_installed
 
 pytest.importorskip("torch")
 
+from devices.gpu_check import checks as checking
 from devices.gpu_check import cub
 from devices.gpu_check.build import build, wants_build
 from devices.gpu_check.checks import REFUSED, checks, judge
@@ -131,6 +132,12 @@ def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
 def page_of(folder, results, times):
     write(folder / "gpu.md", "none", results, times)
     return (folder / "gpu.md").read_text()
+
+
+def test_placement_is_not_run_where_horovod_has_no_tensorflow(monkeypatch):
+    monkeypatch.setattr(checking, "horovod_parts", lambda: frozenset({"torch", "gloo"}))
+    (result,) = checks()[checking.PLACEMENT](checking.PLACEMENT)
+    assert (result.verdict, result.words) == ("NOT RUN", checking.NO_TENSORFLOW)
 
 
 def test_a_law_is_judged_by_what_came_of_it():

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from devices.gpu_check.page import Lines, Result
+from harness import launch
+from installed import horovod_parts
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("torch", "triton")
@@ -23,6 +25,7 @@ PLACEMENT = "TensorFlow's placement on a GPU"
 WIRES = {"found": "messages through the host", "carried": "messages over NCCL"}
 """What the laws report by each wire, and its name."""
 NO_NCCL = "Horovod has no NCCL"
+NO_TENSORFLOW = "Horovod was built without TensorFlow"
 NO_GPU = "TensorFlow finds no GPU: one built for this CUDA does, in an environment of its own"
 IGNORED = ("ways", "waits", "wire", "in_backward", "because")
 """Of a case: what differs between the devices as it must."""
@@ -63,9 +66,6 @@ def work(
 
 
 def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any], str]:
-    sys.path.insert(0, str(ROOT / "tests"))
-    from harness import launch  # the tests' own, which kills ranks that hang
-
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -144,6 +144,8 @@ def judge_stall(name: str, reports: list[dict[str, Any]]) -> Result:
 
 
 def check_placement(name: str) -> list[Result]:
+    if "tensorflow" not in horovod_parts():
+        return [Result(name, "NOT RUN", NO_TENSORFLOW)]
     reports, error = on_ranks("frontends/tensorflow_on_gpu.py", 300, **ON_A_GPU)
     return [Result(name, "FAILED", error) if error else judge_placement(name, reports)]
 
