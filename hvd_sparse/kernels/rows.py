@@ -91,7 +91,14 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 
 
 class RowKernels(Protocol):
-    """Kernels of an engine that process many rows in one call."""
+    """Kernels of an engine that process many rows in one call.
+
+    most_in_row : largest number of entries of a row; for a longer tensor, the engine is faster
+        outside of a row, because several threads work on it then
+    """
+
+    @property
+    def most_in_row(self) -> float: ...
 
     def send_rows(
         self,

@@ -58,10 +58,22 @@ def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels
     return gradient if direction is None else kernels.directed(gradient, direction)
 
 
-def scaled(vector: np.ndarray, factor: float) -> np.ndarray:
+def scaled(vector: np.ndarray, factor: float, out: np.ndarray | None = None) -> np.ndarray:
     # Convert the factor to the vector's dtype, so that all versions of numpy round alike.
-    product: np.ndarray = vector * vector.dtype.type(factor)
+    factor = vector.dtype.type(factor)
+    # Vectors on devices have the operator, but not numpy's function.
+    product: np.ndarray = vector * factor if out is None else np.multiply(vector, factor, out=out)
     return product
+
+
+BLOCK = 1 << 14
+"""Entries that are converted to float64 at a time, so that the copy stays in the caches."""
+
+
+def norm_of(x: np.ndarray) -> float:
+    """Return the Euclidean norm of a flat vector, computed in float64."""
+    blocks = (x[at : at + BLOCK].astype(np.float64) for at in range(0, x.size, BLOCK))
+    return math.sqrt(sum(float(np.dot(block, block)) for block in blocks))
 
 
 class Moments(NamedTuple):
@@ -157,8 +169,9 @@ class DirectionState(ResidualState, Generic[Options]):
     def _downhill(self, gradient: np.ndarray) -> np.ndarray:
         return scaled(gradient, -1) if self._is_climbing else gradient
 
-    def _clipped(self, gradient: np.ndarray, world_size: int) -> np.ndarray:
-        """Return the gradient, rescaled if its norm exceeds the limit for one rank.
+    def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
+        """Return the gradient, rescaled if its norm exceeds the limit for one rank; then in ``out``
+        if it is given, because writing to new memory takes several times as long.
 
         The limit is chosen so that N independent gradients with this norm have an average (or a
         sum, if Horovod sums) with the norm ``clip_norm``: their average has 1 / sqrt(N) of their
@@ -168,8 +181,8 @@ class DirectionState(ResidualState, Generic[Options]):
         if clip_norm is None:
             return gradient
         limit = clip_norm * root if self.is_average else clip_norm / root
-        norm = math.sqrt(float(np.dot(gradient, gradient.astype(np.float64))))
-        return gradient if norm <= limit else scaled(gradient, limit / norm)
+        norm = norm_of(gradient)
+        return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
         """Return the direction of weight decay, None without. If Horovod sums over N ranks, each
@@ -198,10 +211,13 @@ class DirectionState(ResidualState, Generic[Options]):
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        v, gradient = self.residual, self._clipped(self._downhill(gradient), world_size)
-        self._is_held = self.rate == 0
+        v, self._is_held = self.residual, self.rate == 0
+        aim = None if self._is_held else aim
+        # The pass reads each entry of the gradient before it writes that of the residual.
+        out = v.new if aim is not None and v.can_roll_back else None
+        gradient = self._clipped(self._downhill(gradient), world_size, out)
         gradient, direction = self._direct(gradient, kernels, world_size)
-        if aim is not None and not self._is_held:
+        if aim is not None:
             taking = kernels.accumulate_and_take(gradient, v.old, v.new, aim, direction)
             return Accumulated(v.new, None, taking)
         gradient = directed(gradient, direction, kernels)

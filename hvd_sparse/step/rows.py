@@ -84,6 +84,7 @@ class OutgoingRows:
             or not parts.row_body
             or state.is_on_device
             or state.selected_in != spec.key
+            or spec.numel > self._kernels.most_in_row
             or (self._rows and (spec.accumulator != self._dtype or codec != self._codec))
         ):
             return

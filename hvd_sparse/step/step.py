@@ -46,11 +46,6 @@ from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 
-SMALL = 1 << 16
-"""Largest number of entries of a tensor whose pass costs less time than the calls around it. The
-passes of such tensors run one after the other when their bucket is full: if other code ran between
-them, the calls would find cold caches, and take about twice as long."""
-
 MOST_ANSWERS = 1 << 14
 """Largest number of cached decisions, each on whether a tensor runs dense at a density."""
 
@@ -196,9 +191,9 @@ class Step(Receiver):
         is_alone = len(bucket.members) == 1
         waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
         pipeline = self.pipeline
-        is_late = late is not None or (
-            stays and not is_alone and gradient.size <= SMALL and not pipeline.spans.is_heard
-        )
+        # The passes of a bucket run one after the other when it is full, in one call if possible:
+        # if other code ran between them, the calls would find cold caches.
+        is_late = late is not None or (stays and not is_alone and not pipeline.spans.is_heard)
         try:
             if scale != 1.0 and (not math.isfinite(scale) or scale <= 0):
                 raise InvalidOption(

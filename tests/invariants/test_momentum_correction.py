@@ -11,6 +11,7 @@ from conformance.memory_checks import every_nth
 from distributions import draw
 
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection, TensorSpec
@@ -132,6 +133,32 @@ def test_a_gradient_that_is_short_enough_is_not_clipped():
     given = 1e-3 * draw("normal", NUMEL, "float64")
     accumulated = memory.create(SPEC, rollback=True).compensate(given, reference, 4)
     assert accumulated.vector.tolist() == given.tolist()
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize(
+    "memory", ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"]
+)
+def test_a_clipped_gradient_counts_as_a_shorter_one_in_a_pass_that_takes(memory, rollback):
+    clipped = MEMORIES.create(memory, clip_norm=1.0).create(SPEC, rollback=rollback)
+    plain = MEMORIES.create(memory).create(SPEC, rollback=rollback)
+    for step in range(STEPS):
+        given = draw("normal", NUMEL, "float64", step)
+        kept, aim = given.copy(), Aim(0.1, NUMEL)
+        factor = 1.0 / np.sqrt(np.dot(given, given))
+        found = [
+            state.compensate(gradient, reference, 1, aim).taking.taken
+            for state, gradient in ((clipped, given), (plain, given * factor))
+        ]
+        assert given.tobytes() == kept.tobytes()
+        assert np.array_equal(found[0].indices, found[1].indices) and found[0].count
+        np.testing.assert_allclose(found[0].values, found[1].values, rtol=1e-12)
+        for state, taken in zip((clipped, plain), found):
+            state.update(taken, True, reference, is_taken=True)
+            state.commit()
+        np.testing.assert_allclose(
+            clipped.arrays()["residual"], plain.arrays()["residual"], rtol=1e-12, atol=1e-15
+        )
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])

@@ -55,6 +55,9 @@ CONFIGURATIONS = {
         "selector": TOPK, "memory": {"id": "momentum_feedback", "momentum": 0.99}, "rollback": False
     },
     "momentum correction": {"selector": TOPK, "memory": "momentum_correction"},
+    "a clipped norm": {
+        "selector": TOPK, "memory": {"id": "momentum_correction", "clip_norm": 0.5}
+    },
     "Nesterov": {"selector": LDTE_BS, "memory": {"id": "momentum_feedback", **NESTEROV}},
     "masked velocities": {"selector": LDTE_BS, "memory": {"id": "momentum_correction", **NESTEROV}},
     "adam": {"selector": LDTE_BS, "memory": "adam_correction"},
@@ -169,6 +172,31 @@ def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
         compiled = run(CompiledKernels)
         assert sends.call_count > STEPS and sums.call_count >= 2 * STEPS
     assert compiled == run(lambda: reference)
+
+
+def test_a_vector_that_several_threads_work_on_is_left_out_of_the_rows():
+    configuration, shapes = made_of({"selector": TOPK}), ((512, 512), (40, 50))
+    sizes, send_rows = {1: set(), 2: set()}, CompiledKernels.send_rows
+
+    def noting(kernels, rows, *others):
+        sizes[kernels.threads] |= set(rows["numel"].tolist())
+        return send_rows(kernels, rows, *others)
+
+    def run(threads):
+        def script(collective):
+            kernels = CompiledKernels(threads)
+            return train(
+                collective, configuration, "float32", kernels=kernels, waits=True, scale=1.0
+            )
+
+        return worlds.run(2, script)
+
+    with (
+        mock.patch.object(CompiledKernels, "send_rows", noting),
+        mock.patch.dict(globals(), SHAPES=shapes),
+    ):
+        assert run(1) == run(2)
+    assert sizes == {1: {numba.SHARED, 2000}, 2: {2000}}
 
 
 def forged(codec, frame, body):

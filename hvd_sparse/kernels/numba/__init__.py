@@ -54,6 +54,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
+        self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
         """Split a vector of ``numel`` entries among the threads. Return the results of
