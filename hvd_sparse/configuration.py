@@ -196,8 +196,8 @@ class Configuration(Parts):
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
         """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
-        that were not measured get the smallest density. The copy equals the original, because
-        comparisons ignore measured densities."""
+        that were not measured get the smallest density. Comparisons ignore measured densities,
+        so the copy equals the original."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 

@@ -117,7 +117,7 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
             "probe": lines[0].results[0]["probe"],
             "load": max(r["load"] for line in lines for r in line.results),
             "is_short_of_cores": lines[0].run.hosts > (os.cpu_count() or 1),
-            "table": table(lines),
+            "table": table(lines, unshaped(groups, lines[0].run)),
             "verdicts": [
                 (line.run.method, verdict)
                 for line in lines
@@ -158,13 +158,23 @@ LATENCY_S = 50e-6
 """Between the hosts, as ``advise`` assumes it; the shaper adds none."""
 
 
-def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
-    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours."""
+def unshaped(groups: Sequence[Sequence[Line]], run: Training) -> Line | None:
+    """Return dense training as ``run``, but without a limited link; None if it was not measured."""
+    wanted = replace(run, wire="none")
+    alike = (lines for lines in groups if title(lines[0].run) == title(wanted))
+    return next(filter(None, map(dense_of, alike)), None)
+
+
+def advised_ms(line: Line, lines: Sequence[Line], alone: Line | None = None) -> float | None:
+    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours.
+
+    alone : dense training without a limited link, whose thread has no work for the link
+    """
     run, dense = line.run, dense_of(lines)
     is_ours = _order(run.method) > _order("auto")
     if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
         return None
-    task, computing_s = tasks()[run.task], dense.of_a_step("trained_ms") / 1e3
+    task, computing_s = tasks()[run.task], (alone or dense).of_a_step("trained_ms") / 1e3
     backward_s = computing_s * 2 / 3
     setting = Setting(
         Model(task.parameters, task.matrices, backward_s), backward_s, computing_s / 3, run.hosts,
@@ -174,7 +184,7 @@ def advised_ms(line: Line, lines: Sequence[Line]) -> float | None:
     return 1e3 * step.step_s
 
 
-def table(lines: Sequence[Line]) -> str:
+def table(lines: Sequence[Line], alone: Line | None = None) -> str:
     header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
     header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
@@ -183,7 +193,7 @@ def table(lines: Sequence[Line]) -> str:
         scores = [result["score"] for result in line.results]
         cells = [f"`{line.run.method}`", f"{line.run.rate:g}", len(scores)]
         cells.append(f"{line.of_a_step('received') / 1e3:,.0f}")
-        advised = advised_ms(line, lines)
+        advised = advised_ms(line, lines, alone)
         cells += [f"{line.of_a_step('step_ms'):,.1f}", f"{advised:,.1f}" if advised else ""]
         cells += [f"{line.of_a_step(name):,.1f}" for name in ("worked_ms", "trained_ms")]
         cells.append(f"{median(result['curve'][-1][1] for result in line.results):,.1f}")
@@ -235,7 +245,7 @@ def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-HEADLINE = (("perceptron", "1gbit"), ("perceptron", "100mbit"), ("words", "1gbit"))
+HEADLINE = (("perceptron", "1gbit"), ("perceptron", "100mbit"), ("vgg", "1gbit"))
 """Tasks and wires of README's picture; those that were measured on 2 hosts are drawn."""
 NAMES = {"dense": "dense", "fp16": "fp16", "ours": "hvd_sparse"}
 WIRES = {"1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}

@@ -333,7 +333,8 @@ class SentBucket:
         self.reduced *= 1.0 / world_size
 
     def spoiled(self) -> list[str]:
-        """Return the names of tensors whose gradient held an earlier result on some rank."""
+        """Return the names of tensors whose ``.grad`` on some rank held the result of an earlier
+        pass when the backward pass began."""
         held = self.reduced[self.reduced.size - len(self.holds) :]
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 

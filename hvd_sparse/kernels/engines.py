@@ -151,11 +151,11 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for gradients on a device. They process vectors on the device with one engine,
-    and numpy arrays with another: the engine for the host.
+    """Return kernels for gradients on a device. One engine processes vectors on the device, and one
+    processes numpy arrays.
 
-    engine : "torch" for both, or "triton" for the device; None for the fastest engines that are
-        installed
+    engine : "torch" for both; "triton" for the device, with the fastest engine for the host; None
+        for the fastest installed engine of each
     """
     from hvd_sparse.kernels.torch import KernelsByPlace
 

@@ -107,8 +107,8 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """Factor of the ranks' sum. It makes up for the velocity's momentum m being less than
-        ``momentum``, so that the sum has the scale of SGD's velocity."""
+        """Number by which the sum over the ranks is multiplied. It gives the sum the scale of SGD's
+        velocity, whose momentum may be larger than the momentum m of this memory's velocity."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property

@@ -21,7 +21,7 @@ from hvd_sparse.types import TensorSpec
 class MuonCorrection(AdamCorrection):
     """Compute Muon's updates of matrices on every rank before the selection, and accumulate them.
 
-    Tensors that are not matrices are treated as by ``AdamCorrection``.
+    To tensors that are not matrices, the rule of ``AdamCorrection`` is applied.
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov

@@ -194,8 +194,8 @@ class Trial:
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins. ``last_s`` is the seconds of the step before;
-        None if that step failed."""
+        """Return the way in which the gradients of the next step are sent. ``last_s`` is the
+        duration of the previous step in seconds; None if that step failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -270,7 +270,8 @@ class Fallback(Policy):
         return EVERYTHING if self.sends_all or position in self.owed else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way of the step that begins. In some steps, this runs a collective."""
+        """Return the way in which the gradients of the next step are sent. In some steps, this
+        runs a collective."""
         before = self.decision
         # Read the clock first, so that the time of the step before excludes the collective.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))

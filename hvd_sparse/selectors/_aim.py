@@ -84,11 +84,11 @@ class Miss:
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim whose threshold lies below ``warm``, that of the previous step, by the fraction
-    ``margin``.
+    """Return an aim whose threshold lies below ``warm``, the threshold of the previous step, by the
+    fraction ``margin``.
 
-    Return None if no entries are wanted, there is no previous threshold, or it is subnormal,
-    because some threads flush subnormal numbers to zero.
+    Return None if no entries are wanted, or ``warm`` is None or subnormal, because some threads
+    flush subnormal numbers to zero.
 
     count : k, the number of entries to select
     brings : as in ``Aim``
@@ -101,9 +101,8 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim whose threshold is ``warm``, that of the previous step, for selectors that use
-    this threshold again. None if there is no previous threshold, it is subnormal, or it exceeds
-    float32."""
+    """Return an aim at ``warm``, the threshold of the previous step, for selectors that use it
+    again. None if ``warm`` is None, 0, subnormal or beyond the range of float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 

@@ -191,10 +191,11 @@ class Held:
 class Commits:
     """The states of this rank from which the ranks of an elastic run may resume.
 
-    The last two commits are kept, because another rank may be one commit behind. Until both were
-    made since the last rejoining, two more states are kept: the state after that rejoining, and the
-    state in which this rank noticed a failure, because another rank may have committed at that
-    step.
+    The last two commits are kept, because another rank may be one commit behind. Until this rank
+    has made two commits since the last rejoining, up to two more states are kept. One is this
+    rank's copy of the state from which the ranks resumed then. The other is the state after that
+    rejoining. If this rank notices a failure, its state at the failure replaces the latter, because
+    another rank may have committed in the same step.
     """
 
     def __init__(self) -> None:

@@ -37,8 +37,8 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return this rank's path. The rank replaces ``{rank}`` in the path. Without ``{rank}``,
-        all ranks but 0 insert their number before the suffix."""
+        """Return the path of this rank's file. ``{rank}`` in the path is replaced by the rank's
+        number. Without ``{rank}``, the number is inserted before the suffix, except on rank 0."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)

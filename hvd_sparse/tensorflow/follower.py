@@ -202,9 +202,9 @@ class Follower:
             )
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return a tensor of the loss scale, the learning rate and the memory's hyper-parameters,
-        which the graph reads. If Python read them during the step, ranks could read the step
-        counter differently, some before and some after the optimizer advances it."""
+        """Return a tensor of the loss scale, the learning rate, the memory's hyper-parameters and
+        the step counter. The graph reads these values: if Python read them during the step, some
+        ranks could read the counter before the optimizer advances it, and others after."""
         optimizer = self._optimizer
         rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]

@@ -1,5 +1,5 @@
 """Reads Keras's optimizers of all versions, and finds the memories that can compute their updates.
-Keras is not imported, because either version may be in use."""
+Keras is not imported, because Keras 2 or Keras 3 may be in use."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Change the class of a Keras 3 optimizer to a subclass of ``base`` and of its own class. It is
-    saved as an optimizer of its own class."""
+    """Change the class of a Keras 3 optimizer to a subclass of ``base`` and of the original class.
+    The optimizer is still saved as one of the original class."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -168,7 +168,8 @@ def calling_optimizer() -> Optimizer:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if an optimizer would clip the memory's results, which are updates."""
+    """Raise InvalidOption if the memory's results are updates, and the optimizer would clip them as
+    if they were gradients."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

@@ -77,7 +77,8 @@ class VariableSource:
         self._prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
-        """Return the ``tf.Variable`` objects, without frozen integers, for example counters."""
+        """Return the ``tf.Variable`` objects, except integers that are not trainable, such as
+        counters."""
         refuse_tensorflow_1()
         given = list(self._ask())
         variables = values_of(given)

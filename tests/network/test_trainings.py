@@ -20,11 +20,13 @@ from benchmarks.network.training_store import Store, Training, tasks
 from benchmarks.network.trainings import Bench
 from benchmarks.network.trainings_page import (
     Line,
+    advised_ms,
     draw_headline,
     goals_table,
     lines_of,
     reached_s,
     table,
+    unshaped,
     write_page,
 )
 
@@ -63,6 +65,16 @@ def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
     assert found[0][-2:] == ["3.0", "1.00"]
     assert found[1][-2:] == ["0.5", "6.67"]  # the median of 0.3 and 0.6 s
     assert found[2][-2:] == ["never", ""] and found[2][-4] != "never"
+
+
+def test_a_step_is_advised_from_dense_training_without_a_limited_link():
+    dense, ours, alone = Line(run(), [result()]), Line(run("ldte_bs"), [result()]), run(wire="none")
+    groups = [[dense, ours], [Line(alone, [{**result(), "trained_ms": 500.0}])]]
+    assert unshaped(groups[:1], run()) is None
+    found = unshaped(groups, run("ldte_bs"))
+    assert found.run == alone
+    slower, faster = (advised_ms(ours, [dense, ours], each) for each in (found, None))
+    assert slower > faster + 400
 
 
 @pytest.mark.parametrize("name", ["perceptron", "vgg"])

@@ -86,8 +86,8 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter that has a gradient, as Adam does, except those in
-        ``alone``. If a count is missing later, the program has cleared the state.
+        """Count the steps of every parameter that has a gradient, as Adam does, except parameters
+        in ``alone``. A count that is missing later shows that the program has cleared the state.
 
         Before the first result, also create zero moments: Horovod's ``broadcast_optimizer_state``
         takes a step with zero gradients, and expects that the state is complete afterwards."""
