@@ -15,10 +15,9 @@ may never end if an error left a rank in an exchange, so ``prepare_end`` limits 
 from __future__ import annotations
 
 import atexit
-import faulthandler
+import gc
 import logging
 import os
-import re
 import signal
 import sys
 import sysconfig
@@ -88,7 +87,6 @@ LIBRARIES = (
     "<",
 )
 """Prefixes of the file names of libraries; all other files are the user's code."""
-_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 
 
 class Watchdog:
@@ -194,7 +192,7 @@ class Watchdog:
 
     def _look_for_join(self) -> None:
         """End a process that is in ``hvd.join()`` after another rank has submitted more tensors."""
-        # Only while nothing is exchanged, because reading the stack stops all Python threads.
+        # Only while nothing is exchanged, because reading the stack takes time from other threads.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(
             answer.submissions > submissions for answer in self._ask({}).values()
@@ -272,23 +270,27 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first. The list is empty if no file
-    descriptor is free.
+    """Return the lines of the main thread's stack, innermost first. If the thread leaves a
+    generator meanwhile, the outer lines may be missing.
 
-    They are read with faulthandler, because reading the frame objects of a running thread can crash
-    the process: CPython 3.11 may collect garbage while it creates a frame's ``f_back``, and a
-    finalizer may let the thread continue, so that the frame no longer exists.
+    No garbage is collected meanwhile. Otherwise CPython 3.11 may do so while it creates a frame's
+    ``f_back``, and a finalizer may let the main thread continue, so that the frame no longer
+    exists. faulthandler cannot be used: it reads the list of all threads without a lock, and
+    crashes the process if a thread of a C++ library enters or leaves Python meanwhile.
     """
+    is_collecting = gc.isenabled()
+    gc.disable()
     try:
-        with open(os.memfd_create("hvd_sparse stack"), "w+b") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-            file.seek(0)
-            text = file.read().decode()
-    except OSError:
-        return []
-    head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
-    stack = text[head.end() :].partition("\n\n")[0] if head else ""
-    return [Line(file, int(number), name) for file, number, name in _LINE.findall(stack)]
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        lines = []
+        while frame is not None:
+            code = frame.f_code
+            lines.append(Line(code.co_filename, frame.f_lineno or 0, code.co_name))
+            frame = frame.f_back
+        return lines
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def place_of(lines: Sequence[Line]) -> str:

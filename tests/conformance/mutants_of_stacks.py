@@ -1,18 +1,23 @@
-"""A reading of the main thread's stack that walks its frames while it runs on.
+"""Readings of the main thread's stack that end the process.
 
-CPython 3.11 makes a frame object for ``f_back``, may collect garbage meanwhile, and does not notice
-that the frame is gone when a finalizer has let its thread run on.
+``walked`` walks the frames while the thread runs on.  CPython 3.11 makes a frame object for
+``f_back``, may collect garbage meanwhile, and does not notice that the frame is gone when a
+finalizer has let its thread run on.  ``by_faulthandler`` reads the list of all threads without a
+lock, while threads of a C++ library enter and leave Python.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import re
 import sys
 import threading
 
 from hvd_sparse.watch.watchdog import Line
 
 
-def lines_of_main_thread() -> list[Line]:
+def walked() -> list[Line]:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []
     while frame is not None:
@@ -21,8 +26,21 @@ def lines_of_main_thread() -> list[Line]:
     return [Line(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
 
 
-BROKEN_STACKS = (
-    {"frames walked": "conformance.mutants_of_stacks"} if sys.version_info[:2] == (3, 11) else {}
-)
-"""Names of modules.  CPython 3.10 has a frame object for every call, and 3.12 collects garbage
-between two instructions alone."""
+def by_faulthandler() -> list[Line]:
+    with open(os.memfd_create("stack"), "w+b") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        text = file.read().decode()
+    head = re.search(rf"hread 0x0*{threading.main_thread().ident:x} .*\n", text)
+    stack = text[head.end() :].partition("\n\n")[0] if head else ""
+    found = re.findall(r'  File "(.*)", line (\d+) in (.*)', stack)
+    return [Line(file, int(number), name) for file, number, name in found]
+
+
+BROKEN_STACKS = {
+    each.__name__: f"{__name__}.{each.__name__}"
+    for each in (walked, by_faulthandler)
+    if sys.version_info[:2] == (3, 11)
+}
+"""By name, where they are.  CPython 3.10 has a frame object for every call, and 3.12 collects
+garbage between two instructions alone."""
