@@ -93,8 +93,8 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 class RowKernels(Protocol):
     """Kernels of an engine that process many rows in one call.
 
-    most_in_row : largest number of entries of a row; for a longer tensor, the engine is faster
-        outside of a row, because several threads work on it then
+    most_in_row : largest number of entries of a row. Longer tensors are processed one by one, which
+        is faster for them, because several threads share the work on one tensor
     """
 
     @property

@@ -145,7 +145,8 @@ class Residual16State(MemoryState):
 
     def roll_back(self) -> None:
         """Restore the residual from before the step. Without a second buffer, add the sent entries
-        back and round again; the residual then includes the failed step's gradient."""
+        to the residual and round it a second time; the residual then includes the failed step's
+        gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:

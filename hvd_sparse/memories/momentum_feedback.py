@@ -80,7 +80,7 @@ class MomentumFeedback(MomentumMemory):
     Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``; one more pass to
     clip. Weight decay reads the parameter in the same pass, or in one more if m is above 0.
 
-    Derived here.
+    This method comes from no paper.
     """
 
     momentum: float = 0.9

@@ -247,9 +247,9 @@ class GraphPlannedGroups(PlannedGroups):
     """Policy of ``groups="planned"`` for TensorFlow graphs, whose groups are fixed when a graph is
     traced.
 
-    While it measures, each gradient has a message of its own. In a graph, gradients arrive in any
-    thread, and some results before other gradients. So the policy cannot see where a step begins,
-    and the program calls ``replan`` at the beginning of each step.
+    While it measures, each gradient has a message of its own. In a graph, a gradient can arrive in
+    any thread, and some results are ready before other gradients arrive. So the policy cannot see
+    where a step begins, and the program calls ``replan`` at the beginning of each step.
     """
 
     def __init__(self, step: Step, name: str) -> None:

@@ -38,7 +38,7 @@ class LearningRate(ValuedSchedule):
 
     ``RankMismatch`` is raised if ranks have different rates.
 
-    Derived here.
+    This rule comes from no paper.
     """
 
     steps: int | None = None

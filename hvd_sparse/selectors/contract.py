@@ -241,7 +241,8 @@ class Selector:
         raise NotImplementedError
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
-        """Return the entries to send, which only the statistics determine."""
+        """Return the entries to send. Their indices depend only on the statistics; their values are
+        read from ``accumulated``."""
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:

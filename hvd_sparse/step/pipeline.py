@@ -192,9 +192,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """A pass on a device may extract more entries than are selected. Return whether the others
-        may be added back to the vector later, in one launch with the bucket's sums. This requires
-        that no code reads the vector before, and that a failed step discards it."""
+        """Return whether the surplus, which are the entries that a pass on a device extracted and
+        the selector did not select, may be added back to the vector later, in one launch with the
+        bucket's sums. This requires that no code reads the vector before that launch, and that a
+        failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes

@@ -154,7 +154,7 @@ class Follower:
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
     ) -> None:
-        """Set the step whose memories need the settings."""
+        """Let the memories of ``step`` read the optimizer's settings from this object."""
         self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
