@@ -117,8 +117,12 @@ def launch_elastic(
         discover.chmod(0o755)
         launcher = [*_launcher(len(hosts), "gloo"), "--host-discovery-script", str(discover)]
         launcher += ["--min-np", str(min_ranks), "--max-np", str(len(hosts))]
-        launcher += ["--blacklist-cooldown-range", "1", "2"]
-        launcher += ["--gloo-timeout-seconds", str(round(silence_s * _measured_slowness()))]
+        slowness = _measured_slowness()
+        # Horovod never restarts the process of a host whose time on the blacklist ends before the
+        # launcher has assigned the hosts anew, for which it waits for the script above.
+        banned_s = round(3 * slowness)
+        launcher += ["--blacklist-cooldown-range", str(banned_s - 1), str(banned_s)]
+        launcher += ["--gloo-timeout-seconds", str(round(silence_s * slowness))]
         return _run(launcher, len(hosts), *_script(worker), *arguments, limit_s=limit_s)
 
 

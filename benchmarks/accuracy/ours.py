@@ -110,9 +110,10 @@ class Ours(Dense):
 
     def _settings_of(self, position: int) -> Any:
         spec, parameter = self._specs[position], self.parameters[position]
-        return self._made.follower.settings_of(
-            spec.key, parameter, lambda: flatten(parameter, spec)
-        )
+        settings = self._made.follower.settings_of(spec.key, parameter)
+        if settings.get("weight_decay"):
+            settings = {**settings, "parameter": flatten(parameter, spec)}
+        return settings
 
     def _pace_of(self, position: int) -> Pace:
         rate, group = self._made.follower.rate_of(self.parameters[position])

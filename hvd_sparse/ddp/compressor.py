@@ -317,7 +317,7 @@ class SentBucket:
     """
 
     def __init__(self, bucket: dist.GradBucket) -> None:
-        self.bucket, self.buffer, self.gradients = bucket, bucket.buffer(), bucket.gradients()
+        self.bucket, self.buffer, self.gradients = bucket, bucket.buffer(), gradients_in(bucket)
         devices = [self.buffer.device] if is_on_device(self.buffer) else None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
         self.tickets: list[Ticket] = []
@@ -347,6 +347,24 @@ class SentBucket:
         ):
             yield ticket, gradient, self.reduced[place : place + length], not uses
             place += length
+
+
+def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
+    """Return views of a bucket's buffer, one for each gradient. As in DDP, they have the strides of
+    their parameters, for example with memory format channels_last. ``bucket.gradients()`` has the
+    shapes only, so it would mix up the entries of a parameter that is not contiguous."""
+    return [
+        part.as_strided(parameter.size(), parameter.stride())
+        if not parameter.is_contiguous() and is_dense(parameter)
+        else part
+        for parameter, part in zip(bucket.parameters(), bucket.gradients())
+    ]
+
+
+def is_dense(parameter: torch.Tensor) -> bool:
+    """Return whether the entries fill the memory between the first and the last without overlap. If
+    they do not, DDP uses the strides of a contiguous tensor."""
+    return torch.empty_like(parameter, device="meta").stride() == parameter.stride()
 
 
 def put(flat: np.ndarray, gradient: torch.Tensor) -> None:

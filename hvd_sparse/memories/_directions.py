@@ -117,7 +117,7 @@ class DirectionState(ResidualState, Generic[Options]):
         self._parameter: np.ndarray | None = None
         self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
-        self._beside: tuple[object, ...] = ()
+        self._tuned: tuple[bool, dict[str, Any]] | None = None
         self._switched = dict(self._switches)
         self._written: list[DoubleBuffer] = []
 
@@ -139,17 +139,18 @@ class DirectionState(ResidualState, Generic[Options]):
         settings : new values of the memory's options and of ``_switches``
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
-        beside = maximize, *(settings.pop(name, usual) for name, usual in self._switches.items())
-        if beside != self._beside:
-            self._beside, self.settings = beside, ""
-            self._switched = dict(zip(self._switches, beside[1:]))
-        # This runs for every tensor in every step, so the options are created anew only if one
-        # changed.
-        if any(getattr(self._options, name) != value for name, value in settings.items()):
-            self._options = replace(self._options, **settings)  # type: ignore[type-var]
-            self.settings = ""
-        if not self.settings:
-            self.settings = f"{settings}{beside if any(beside) else ''}"
+        # This runs for every tensor in every step, and usually only the rate has changed.
+        if (maximize, settings) != self._tuned:
+            self._switched = {
+                name: settings.get(name, usual) for name, usual in self._switches.items()
+            }
+            options = {
+                name: value for name, value in settings.items() if name not in self._switches
+            }
+            self._options = replace(self._options, **options)  # type: ignore[type-var]
+            beside = maximize, *self._switched.values()
+            self.settings = f"{options}{beside if any(beside) else ''}"
+            self._tuned = maximize, settings
         if moments is not None:
             self._adopt(moments)
 

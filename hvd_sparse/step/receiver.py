@@ -145,12 +145,13 @@ class Receiver:
             return None
         with self.transactions.lock:  # tensors of a bucket may come in several threads
             if bucket.summed is None:
-                bucket.summed = self._sum_together(bucket, factor)
-            used, most = bucket.summed.pop(ticket.position, (math.nan, 0.0))
+                bucket.summed = factor, self._sum_together(bucket, factor)
+            used, bounds = bucket.summed
+            most = bounds.pop(ticket.position, None)
+        if most is not None and used == factor:
+            return most
         if self.finishes:
             factor *= state.memory.gain
-        if used == factor:
-            return most
         for vector, entries in self._surplus([ticket]):
             self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
@@ -170,11 +171,11 @@ class Receiver:
             ticket.out = aligned_empty(spec.numel, spec.accumulator)
         return ticket.out
 
-    def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, tuple[float, float]]:
+    def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write the sums of a bucket's tensors in one call, with the factor of the first carrier.
-        Return the factor of each sum, and an upper bound of its magnitudes. ``_sum`` repeats sums
-        that need another factor, and computes those that are left out here: sums that may overflow,
-        and traced tensors on the host."""
+        Return an upper bound of each sum's magnitudes. ``_sum`` repeats sums that need another
+        factor, and computes those that are left out here: sums that may overflow, and traced
+        tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -188,11 +189,7 @@ class Receiver:
                 sums.append((state.spec, ticket.parts.codec, arrival.parts, out, own))
         surplus = self._surplus(bucket.sending.values())
         bounds = _write_sums(sums, surplus, pipeline.kernels)
-        return {
-            position: (each[-1], most)
-            for position, each, most in zip(places, sums, bounds)
-            if most is not None
-        }
+        return {position: most for position, most in zip(places, bounds) if most is not None}
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
         """Return entries that must be added back to their vectors, because a pass extracted them

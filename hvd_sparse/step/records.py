@@ -54,7 +54,8 @@ class BucketRun:
     entered, sending : tensors whose ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : returns whether all copies from devices are complete
-    summed : factor of each tensor's sum, and upper bound of its magnitudes
+    summed : factor of the carriers with which the sums were computed, and an upper bound of each
+        sum's magnitudes
     """
 
     index: int
@@ -67,7 +68,7 @@ class BucketRun:
     is_exchanged: bool = False
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
-    summed: dict[int, tuple[float, float]] | None = None
+    summed: tuple[float, dict[int, float]] | None = None
 
 
 @dataclass(eq=False)

@@ -17,12 +17,20 @@ SMALL_BUCKETS = {"bucket_cap_mb": 0.002}
 
 
 class Chosen(nn.Module):
-    """A model of zeros whose gradients are exactly those that its input names."""
+    """A model of zeros whose gradients are exactly those that its input names.
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> None:
+    transposed : the order of the parameters' entries in memory is that of the transposes
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, transposed: bool = False
+    ) -> None:
         super().__init__()
         for name, shape in shapes.items():
-            self.register_parameter(name, nn.Parameter(torch.zeros(shape, dtype=dtype)))
+            zeros = torch.zeros(shape, dtype=dtype)
+            if transposed:
+                zeros = zeros.mT.contiguous().mT if zeros.dim() > 1 else zeros
+            self.register_parameter(name, nn.Parameter(zeros))
 
     def forward(self, gradients: Gradients) -> torch.Tensor:
         named = dict(self.named_parameters())
@@ -33,9 +41,12 @@ class Chosen(nn.Module):
 
 
 def chosen(
-    shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32, **options: Any
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype = torch.float32,
+    transposed: bool = False,
+    **options: Any,
 ) -> DistributedDataParallel:
-    return DistributedDataParallel(Chosen(shapes, dtype), **options)
+    return DistributedDataParallel(Chosen(shapes, dtype, transposed), **options)
 
 
 def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:

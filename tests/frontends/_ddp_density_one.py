@@ -194,6 +194,29 @@ for mode in ("find_unused_parameters", "static_graph"):
 
 
 @cases
+def layouts_of_parameters(name: str) -> dict[str, Any]:
+    class Convolving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.convolve = nn.Conv2d(1, 8, 2, bias=False).to(memory_format=torch.channels_last)
+            self.convolve_again = nn.Conv2d(8, 6, 2).to(memory_format=torch.channels_last)
+            self.narrow = nn.Parameter(torch.randn(12, 4).t())
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            images = self.convolve_again(self.convolve(inputs.view(-1, 1, 3, 4)).tanh())
+            return nn.functional.linear(images.flatten(1), self.narrow)
+
+    def run(hook: Callable[..., None]) -> nn.Module:
+        model = DistributedDataParallel(Convolving(), **SMALL_BUCKETS)
+        optimizer = with_momentum(model, hook)
+        train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
+        return model
+
+    return compare(name, run)
+
+
+@cases
 def mixed_dtypes(name: str) -> dict[str, Any]:
     class Mixed(nn.Module):
         def __init__(self) -> None:

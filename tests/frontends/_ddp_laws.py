@@ -75,9 +75,14 @@ def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
 
 
 def conserve(
-    name: str, method: str, ddp: dict[str, Any] | None = None, density: Any = 0.05, **options: Any
+    name: str,
+    method: str,
+    ddp: dict[str, Any] | None = None,
+    density: Any = 0.05,
+    transposed: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
-    model = chosen(WIDE, **SMALL_BUCKETS, **(ddp or {}))
+    model = chosen(WIDE, transposed=transposed, **SMALL_BUCKETS, **(ddp or {}))
     handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
     lost, plans, idle, size = [], set(), 0, dist.get_world_size()
@@ -114,6 +119,7 @@ def conserve(
 UNUSED = {"find_unused_parameters": True}
 cases |= {
     "conservation": partial(conserve, method="ldte_bs"),
+    "conservation_of_transposed_parameters": partial(conserve, method="ldte_bs", transposed=True),
     "densities_that_hide": partial(conserve, method="topk", density="hiding:50"),
     "conservation_without_rollback": partial(conserve, method="topk", ddp=UNUSED, rollback=False),
     "conservation_of_unused_parameters": partial(conserve, method="ldte_bs", ddp=UNUSED),

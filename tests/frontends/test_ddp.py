@@ -17,6 +17,7 @@ UNUSED = [
     "conservation_of_unused_parameters_by_oktopk",
     "conservation_without_rollback",
 ]
+TRANSPOSED = "conservation_of_transposed_parameters"
 TOLERANCE_ULPS = 16
 
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
@@ -50,6 +51,12 @@ def test_dtypes_may_be_mixed(ranks):
 
 
 @of_each_world
+def test_the_layout_of_a_parameter_changes_nothing(ranks):
+    for result in measured(outcome_of(ranks), "layouts_of_parameters"):
+        assert result["apart"] <= TOLERANCE_ULPS * ULP["float32"]
+
+
+@of_each_world
 def test_results_are_not_taken_for_gradients(ranks):
     """By a memory that makes velocities of gradients: the second pass is refused on all ranks."""
     for result in measured(outcome_of(ranks), "momentum_met_by_its_own_results"):
@@ -77,7 +84,7 @@ def test_a_method_gives_the_bits_of_the_core_through_ddp(method):
 
 
 @of_each_world
-@pytest.mark.parametrize("name", ["conservation", *UNUSED])
+@pytest.mark.parametrize("name", ["conservation", TRANSPOSED, *UNUSED])
 def test_nothing_is_lost_where_buckets_change_and_parameters_are_unused(ranks, name):
     for result in measured(outcome_of(ranks), name):
         assert result["lost"] == [0] * 12

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
@@ -259,7 +258,7 @@ class Follower:
         self._compressor = compressor
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
-        self._settings: dict[int, tuple[list[Any], Settings]] = {}  # by group
+        self._settings: dict[int, tuple[Settings, Settings]] = {}  # by group
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
@@ -280,9 +279,7 @@ class Follower:
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
-    def settings_of(
-        self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
-    ) -> Settings:
+    def settings_of(self, key: str, parameter: torch.Tensor) -> Settings:
         """Return the optimizer's settings for a parameter, as arguments of the memory's ``tune``.
         If possible, this is the same object until the parameter group changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
@@ -292,16 +289,16 @@ class Follower:
                 "compressor the parameters that the optimizer has"
             )
         group = optimizer.param_groups[index]
-        options = [option for name, option in group.items() if name != "params"]
+        options = dict(group)
+        del options["params"]
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
             # Not for Muon, whose settings depend on the shape, and not for options that are
             # tensors, which may change in place.
-            if not is_muon(group) and not any(map(torch.is_tensor, options)):
+            if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
-        # The value is copied from the device only if a penalty is added to the gradient.
-        return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
+        return settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         index = self._group_of(parameter)
@@ -329,6 +326,8 @@ class Follower:
         self._counted.add(id(parameter))
         if "step" not in state:
             state["step"] = torch.zeros(())
+        if len(state) == 1:
+            return None
         given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
         given = {name: moment for name, moment in given.items() if moment is not None}
         if not given:
