@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,6 +92,13 @@ class DensityRule:
         if spec.key in self.table:
             return self.table[spec.key]
         if self.chooser is not None:
+            try:
+                inspect.signature(self.chooser).bind(spec.key, spec.shape)
+            except TypeError as error:
+                raise InvalidOption(
+                    "density is a function that cannot be called with a tensor's name and shape "
+                    f"({error}): define it as in density=lambda name, shape: 0.01"
+                ) from None
             density = self.chooser(spec.key, spec.shape)
             return check_density(density, f"density of tensor {spec.key!r}")
         exact = dict(self.patterns)

@@ -101,14 +101,14 @@ class Registry(Generic[Part]):
         """
         if isinstance(part, str):
             return self.create(part)
-        if isinstance(part, dict):
+        if isinstance(part, dict) and "id" in part:
             options = dict(part)
-            return self.create(options.pop("id", None), **options)
+            return self.create(options.pop("id"), **options)
         if type(part) in self._classes.values():
             return cast(Part, part)
         raise UnknownName(
             f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
-            f"'id', or a {self.kind} object"
+            f"'id', or an object of such a class"
         )
 
 

@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONFAULTHANDLER"] = "1"  # every process that a test starts says where it died
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # as scripts/test does
     settings.load_profile("full" if config.option.full else "short")
     if config.option.complete and missing():
         raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")

@@ -364,7 +364,7 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 def is_dense(parameter: torch.Tensor) -> bool:
     """Return whether the entries fill the memory between the first and the last without overlap. If
     they do not, DDP uses the strides of a contiguous tensor."""
-    return torch.empty_like(parameter, device="meta").stride() == parameter.stride()
+    return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 
 
 def put(flat: np.ndarray, gradient: torch.Tensor) -> None:

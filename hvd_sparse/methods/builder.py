@@ -55,12 +55,20 @@ def of_paper(key: str) -> Callable[[Function], Function]:
 
     def mark(method: Function) -> Function:
         marked = method
-        if "density" in inspect.signature(method).parameters:
+        takes = inspect.signature(method).parameters
+        if "density" in takes:
+            is_needed = takes["density"].default is inspect.Parameter.empty
 
             @functools.wraps(method)
             def with_density(*args: Any, **options: Any) -> object:
                 if options.get("steps") is not None and options.get("density") is None:
                     options["density"] = density_for(options["steps"])
+                if is_needed and "density" not in options:
+                    given = f" (the options are {', '.join(options)})" if options else ""
+                    raise InvalidOption(
+                        f"{method.__name__} has no density{given}: give density=, for example "
+                        "0.005, or optimizer= and steps=, the number of steps of the run"
+                    )
                 return method(*args, **options)
 
             marked = cast(Function, with_density)
@@ -364,6 +372,10 @@ class Builder(Generic[Compressor]):
         process_set, grad_scaler : see ``Builder``
         optimizer, scheduler : needed if the other compressor was created with them
         """
+        if not isinstance(config, dict) or "selector" not in config:
+            raise InvalidOption(
+                f"config is {config!r}: give the result of another compressor's config()"
+            )
         return cls.build(
             params,
             process_set=process_set,

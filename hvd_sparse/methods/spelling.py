@@ -52,13 +52,15 @@ def read_method(text: str) -> SpelledMethod:
     Raises
     ------
     UnknownName : the method is unknown
-    InvalidOption : an option is not of the form OPTION=VALUE
+    InvalidOption : the method is not a string, or an option is not of the form OPTION=VALUE
 
     Examples
     --------
     >>> read_method("ldte_bs,variant=paper,max_passes=20")
     SpelledMethod(name='ldte_bs', options={'variant': 'paper', 'max_passes': 20})
     """
+    if not isinstance(text, str):
+        raise InvalidOption(f"the method is {text!r}: give its name, for example 'ldte_bs'")
     name, *rest = BETWEEN_OPTIONS.split(text)
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)

@@ -88,8 +88,13 @@ def differences_of(
     kept : for each tensor, the number of entries whose residual this rank keeps
     strict : whether the state must have the same tensors as the compressor
     """
-    if not isinstance(state, Mapping) or state.get("version") != STATE_VERSION:
-        version = state.get("version") if isinstance(state, Mapping) else None
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise CorruptCheckpoint(
+            f"this {type(state).__name__} is no state of a compressor: give the result of a "
+            "compressor's state_dict()"
+        )
+    version = state["version"]
+    if version != STATE_VERSION:
         return [f"its version is {version!r}, but this version of hvd_sparse reads {STATE_VERSION}"]
     check_form(state)
     found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)

@@ -97,7 +97,8 @@ class TorchCompressor(ParameterCompressor):
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
-        # A step is expected to have as many gradients as the last one; frozen parameters have none.
+        # A step is expected to have as many gradients as the last one. Parameters that are frozen
+        # from the start have none.
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()

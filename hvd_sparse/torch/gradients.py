@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -201,6 +201,10 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
     name and tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
+    if not isinstance(named_parameters, Iterable):
+        raise InvalidOption(
+            f"the parameters are {named_parameters!r}: give model.named_parameters()"
+        )
     named = list(named_parameters)
     for item in named:
         if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], torch.Tensor):

@@ -267,11 +267,24 @@ def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(met
 @pytest.mark.parametrize("method", METHODS)
 def test_named_methods_have_no_default_density_and_no_unknown_options(method):
     for option in required(method):
-        with pytest.raises(TypeError, match=option):
+        with pytest.raises((TypeError, InvalidOption), match=option):
             getattr(Made, method)("p")
     assert set(required(method)) <= {"density", "threshold"}
     with pytest.raises(InvalidOption, match="unknown option 'densty'"):
         getattr(Made, method)("p", **required(method), densty=0.2)
+
+
+def test_a_density_that_is_missing_or_misspelt_is_asked_for():
+    with pytest.raises(
+        InvalidOption, match=r"ldte_bs has no density \(the options are densty\): give density="
+    ):
+        Made.ldte_bs("p", densty=0.2)
+
+
+@pytest.mark.parametrize("config", [None, {"a": 1}, "topk"])
+def test_what_is_no_configuration_is_refused(config):
+    with pytest.raises(InvalidOption, match=r"give the result of another compressor's config\(\)"):
+        Made.from_config("p", config)
 
 
 def test_from_config_gives_the_configuration_back():

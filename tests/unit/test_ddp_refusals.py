@@ -16,7 +16,13 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import DdpCompressor, register
-from hvd_sparse.errors import InvalidOption, SparseError, UnknownName, UnsupportedInput
+from hvd_sparse.errors import (
+    CorruptCheckpoint,
+    InvalidOption,
+    SparseError,
+    UnknownName,
+    UnsupportedInput,
+)
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
@@ -81,6 +87,17 @@ def test_sparse_and_complex_gradients_are_refused_by_name() -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises((InvalidOption, UnknownName), match=words):
         register(model_of(), density=0.1, **options)
+
+
+def test_a_method_that_is_no_name_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="the method is None: give its name"):
+        register(model_of(), None, density=0.1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", [None, "state", {"0.weight": torch.zeros(2)}])
+def test_what_is_no_state_of_a_compressor_is_refused(handle: DdpCompressor, state: object) -> None:
+    with pytest.raises(CorruptCheckpoint, match="is no state of a compressor: give the result"):
+        handle.load_state_dict(state)  # type: ignore[arg-type]
 
 
 def test_a_ddp_that_passes_buckets_over_is_refused() -> None:

@@ -73,6 +73,7 @@ REFUSED = [
     ({**RULE, 3: 0.1}, "names or globs"),
     ({}, "names or globs"),
     (lambda name, shape: None, "density of tensor 'conv.weight' is None"),
+    (lambda name: 0.1, "cannot be called with a tensor's name and shape"),
     ("a lot", "is 'a lot'"),
 ]
 

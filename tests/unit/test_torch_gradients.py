@@ -16,7 +16,7 @@ from torch import nn
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.torch import Compression, wire
-from hvd_sparse.torch.gradients import Changes
+from hvd_sparse.torch.gradients import Changes, check_named
 from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 
 ONE_STEP = object()
@@ -200,6 +200,12 @@ def test_a_rest_that_was_not_in_vain_is_followed_by_others() -> None:
     wait = LastGradientWait()
     assert asked(wait, False)
     assert [bool(asked(wait, True)) for _ in range(4)] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("params", [None, 3])
+def test_what_holds_no_parameters_is_refused(params: object) -> None:
+    with pytest.raises(InvalidOption, match=r"are (None|3): give model.named_parameters\(\)"):
+        check_named(params)
 
 
 def test_one_number_travels_and_the_gradient_comes_back_as_it_is(caplog):
