@@ -99,7 +99,11 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:
-        raise RankMismatch("this state does not fit this compressor: " + "; ".join(differences))
+        raise RankMismatch(
+            f"this state does not fit this compressor: {'; '.join(differences)}. Make the "
+            "compressor as in the run that saved the state, or train on without the state, which "
+            "loses its residuals"
+        )
     step.transactions.reset()
     step.applied.clear()
     step.reduction = state["reduction"]
