@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,9 @@ HOST_WIRE, DEVICE_WIRE = "host", "device"
 WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
+TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "process_set")
+"""Options of methods that a configuration never gets, listed for a message about unknown ones."""
+
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between ranks, and between a saved state and the compressor that loads
 it."""
@@ -108,9 +112,12 @@ class Configuration(Parts):
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
+            names = [*known, *TAKEN_BEFORE]
+            close = difflib.get_close_matches(unknown[0], names, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise InvalidOption(
                 f"unknown option {', '.join(map(repr, unknown))}; the common options are: "
-                f"{', '.join(known)}"
+                f"{', '.join(names)}{hint}"
             )
         chosen: Selector = SELECTORS.resolve(selector)
         return cls(
