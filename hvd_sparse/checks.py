@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Iterable
@@ -19,6 +20,13 @@ def check_density(density: float, where: str = "density") -> float:
             "for example, 0.001 sends one entry in a thousand"
         )
     return float(density)
+
+
+def hint_of(name: str, names: Iterable[str]) -> str:
+    """Return a question with the name that is most like a misspelt one, for a message; empty if
+    none is like it."""
+    close = difflib.get_close_matches(name, names, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def is_number(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from hvd_sparse.checks import (
     check_truth,
     check_whole,
     count_from_density,
+    hint_of,
     is_number,
 )
 from hvd_sparse.codecs.contract import Codec
@@ -113,11 +113,9 @@ class Configuration(Parts):
         unknown = sorted(set(options) - set(known))
         if unknown:
             names = [*known, *TAKEN_BEFORE]
-            close = difflib.get_close_matches(unknown[0], names, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise InvalidOption(
                 f"unknown option {', '.join(map(repr, unknown))}; the common options are: "
-                f"{', '.join(names)}{hint}"
+                f"{', '.join(names)}{hint_of(unknown[0], names)}"
             )
         chosen: Selector = SELECTORS.resolve(selector)
         return cls(

@@ -8,12 +8,12 @@ TopK(density=0.01)
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
+from hvd_sparse.checks import hint_of
 from hvd_sparse.errors import InvalidOption, UnknownName
 
 PartType = TypeVar("PartType", bound=type)
@@ -56,10 +56,9 @@ class Registry(Generic[Part]):
         try:
             return self._classes[id]
         except (KeyError, TypeError):
-            close = difflib.get_close_matches(str(id), self._classes, n=1)
-            hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise UnknownName(
-                f"no {self.kind} is called {id!r}{hint}; there are: {', '.join(self.ids())}"
+                f"no {self.kind} is called {id!r}{hint_of(str(id), self._classes)}; there are: "
+                f"{', '.join(self.ids())}"
             ) from None
 
     def create(self, id: str, **options: object) -> Part:
@@ -108,7 +107,7 @@ class Registry(Generic[Part]):
             return cast(Part, part)
         raise UnknownName(
             f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
-            f"'id', or an object of such a class"
+            "'id', or an object of such a class"
         )
 
 

@@ -110,10 +110,9 @@ class Ours(Dense):
 
     def _settings_of(self, position: int) -> Any:
         spec, parameter = self._specs[position], self.parameters[position]
-        settings = self._made.follower.settings_of(spec.key, parameter)
-        if settings.get("weight_decay"):
-            settings = {**settings, "parameter": flatten(parameter, spec)}
-        return settings
+        return self._made.follower.settings_of(
+            spec.key, parameter, lambda: flatten(parameter, spec)
+        )
 
     def _pace_of(self, position: int) -> Pace:
         rate, group = self._made.follower.rate_of(self.parameters[position])

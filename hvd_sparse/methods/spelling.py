@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
-from hvd_sparse.checks import check_density
+from hvd_sparse.checks import check_density, hint_of
 from hvd_sparse.density_rule import HIDING, read_hiding
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
@@ -63,9 +62,9 @@ def read_method(text: str) -> SpelledMethod:
         raise InvalidOption(f"the method is {text!r}: give its name, for example 'ldte_bs'")
     name, *rest = BETWEEN_OPTIONS.split(text)
     if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise UnknownName(f"no method is called {name!r}{hint}; there are: {', '.join(METHODS)}")
+        raise UnknownName(
+            f"no method is called {name!r}{hint_of(name, METHODS)}; there are: {', '.join(METHODS)}"
+        )
     options: dict[str, object] = {}
     for each in rest:
         option, equals, value = each.partition("=")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from hvd_sparse.errors import InvalidOption
@@ -279,7 +280,9 @@ class Follower:
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
-    def settings_of(self, key: str, parameter: torch.Tensor) -> Settings:
+    def settings_of(
+        self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
+    ) -> Settings:
         """Return the optimizer's settings for a parameter, as arguments of the memory's ``tune``.
         If possible, this is the same object until the parameter group changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
@@ -298,7 +301,8 @@ class Follower:
             # tensors, which may change in place.
             if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
-        return settings
+        # The value is copied from the device only if a penalty is added to the gradient.
+        return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         index = self._group_of(parameter)
@@ -326,7 +330,7 @@ class Follower:
         self._counted.add(id(parameter))
         if "step" not in state:
             state["step"] = torch.zeros(())
-        if len(state) == 1:
+        if len(state) == 1:  # in nearly every step
             return None
         given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}
         given = {name: moment for name, moment in given.items() if moment is not None}

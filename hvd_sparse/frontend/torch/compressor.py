@@ -147,9 +147,7 @@ class ParameterCompressor(Compressor):
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
         spec, parameter = self.step.specs[position], self._parameters[position]
-        settings = self._follower.settings_of(spec.key, parameter)
-        if settings.get("weight_decay"):  # otherwise nothing is copied from a device
-            settings = {**settings, "parameter": self._value_of(position)}
+        settings = self._follower.settings_of(spec.key, parameter, lambda: self._value_of(position))
         state = self.step.transactions.staged(position)
         own = state.steps - int(getattr(state.memory, "begun", 0))
         given = self._follower.moments_of(parameter, own)
