@@ -25,7 +25,7 @@ class StepParts:
     the selector takes no density).
 
     sends_accumulated : the sent values equal the accumulated values bit for bit
-    row_body : number of the frame body in ``kernels.rows`` that compiled kernels write for this
+    row_body : identifier of the frame body in ``kernels.rows`` that compiled kernels write for this
         codec; 0 if they do not support the codec or the selector
     """
 

@@ -29,8 +29,8 @@ class Codec:
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
         errors
     sends_zeros : selected entries that are exactly zero are sent
-    row_body : number of the body's format in ``kernels.rows``, by which one call encodes many
-        tensors; 0 if ``kernels.rows`` does not support the codec
+    row_body : identifier of the body's format in ``kernels.rows``, which encodes many tensors in
+        one call; 0 if ``kernels.rows`` does not support the codec
     is_exact_for_signs : decoding is exact if all values have the same magnitude
     has_fixed_size : the number of bytes depends only on ``count``, ``numel`` and ``value_bytes``,
         so that ``body_bytes`` is exact

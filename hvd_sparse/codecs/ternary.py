@@ -14,15 +14,16 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send a word of 8 or 16 bits for every entry, and the number of entries in every bin.
+    """Send a word of 8 or 16 bits for every selected entry, and the number of these in every bin.
 
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
-              uint8 or uint16 words [count]: 4 * (index within the bin) + 1 for plus, 2 for minus
+              uint8 or uint16 words [count]: 4 * (index within the bin) + s,
+              where s is 1 for a positive and 2 for a negative entry
 
     With words of 8 bits a bin has 64 entries, and with words of 16 bits it has 16,384. The width
     that gives fewer bytes is used; it is not sent, because it follows from count and numel. Cost of
-    encoding and of decoding: about six array operations, and one addition per entry to the count of
-    its bin.
+    encoding and of decoding: about six array operations; encoding also counts the entries of every
+    bin.
 
     Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign), but not how
     a decoder finds the ends of bins; here the number of entries of every bin is sent.  Departs:

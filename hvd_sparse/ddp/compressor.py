@@ -306,14 +306,15 @@ def let_threads_finish() -> None:
 
 
 class SentBucket:
-    """A bucket of DDP, from the hook's call for it to the last call of the backward pass.
+    """A bucket of DDP. It exists from the hook's call for the bucket to the last hook call of the
+    backward pass.
 
-    lengths : number of entries that each tensor has in the sum: those of its carrier, or of its
-        gradient if it is not compressed
-    uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
-        held an earlier result; empty if not needed
     sum, reduced : the allreduce of carriers and gradients, and its result divided by the number of
         ranks
+    lengths : for each tensor, its number of entries in ``sum``: the length of the carrier, or of
+        the gradient if the tensor is not compressed
+    uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
+        held an earlier result; empty if not needed
     """
 
     def __init__(self, bucket: dist.GradBucket) -> None:

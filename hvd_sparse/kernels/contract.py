@@ -84,8 +84,8 @@ class Aim(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """Statistics of residual + gradient that ``Aim.brings`` requested and the pass computed. All
-    other fields are None. ``tail`` is for threshold 0."""
+    """Statistics of residual + gradient. A field is None unless ``Aim.brings`` requested it and the
+    pass computed it. ``tail`` is computed with threshold 0."""
 
     moments: Moments | None = None
     mean_and_std: tuple[float, float] | None = None

@@ -186,8 +186,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
-        """Return the direction of weight decay, None without. If Horovod sums over N ranks, each
-        rank adds 1 / N of the penalty's gradient."""
+        """Return the direction of weight decay, or None if there is none. If Horovod sums over N
+        ranks, each rank adds 1 / N of the penalty's gradient."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
 
+@lru_cache(maxsize=64)  # all tensors of a step have the same
 def momentum_left(momentum: float, density: float) -> float:
     """Return the velocity's momentum m at a density, as ``MomentumFeedback`` defines it.
 

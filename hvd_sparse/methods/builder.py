@@ -119,7 +119,8 @@ def is_as_published(variant: str, method: str) -> bool:
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add a schedule whose first ``steps`` steps are dense to the options, unless ``steps`` is 0.
+    """Add to the options a schedule that is dense for the first ``steps`` steps, unless ``steps``
+    is 0.
     Raises InvalidOption if the options already have a schedule."""
     if not steps:
         return

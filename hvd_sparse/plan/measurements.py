@@ -54,8 +54,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step. Return the seconds of the step before; None without one, or if it
-        failed."""
+        """Begin a step. Return the duration of the previous step in seconds; None if there was
+        none, or if it failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:

@@ -260,6 +260,7 @@ class Follower:
         self._optimizer = optimizer
         self._groups: dict[int, int] = {}
         self._settings: dict[int, tuple[Settings, Settings]] = {}  # by group
+        self._with_value: dict[int, tuple[Settings, Settings]] = {}  # by parameter
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
@@ -284,7 +285,8 @@ class Follower:
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
         """Return the optimizer's settings for a parameter, as arguments of the memory's ``tune``.
-        If possible, this is the same object until the parameter group changes."""
+        If possible, this is the same object until the parameter group changes, or the value's
+        view."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -302,7 +304,12 @@ class Follower:
             if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
         # The value is copied from the device only if a penalty is added to the gradient.
-        return {**settings, "parameter": value()} if settings.get("weight_decay") else settings
+        if not settings.get("weight_decay"):
+            return settings
+        now, last = value(), self._with_value.get(id(parameter))
+        if last is None or last[0] is not settings or last[1]["parameter"] is not now:
+            last = self._with_value[id(parameter)] = settings, {**settings, "parameter": now}
+        return last[1]
 
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         index = self._group_of(parameter)

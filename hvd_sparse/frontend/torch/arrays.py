@@ -96,7 +96,7 @@ def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     if isinstance(flat, DeviceVector):
         return like(flat.tensor.view(gradient.shape), gradient)
-    if write_back(flat, gradient):
+    if not gradient.is_cpu and write_back(flat, gradient):
         return gradient
     return like(torch.from_numpy(flat).view(gradient.shape), gradient)
 

@@ -16,6 +16,7 @@ from hvd_sparse.frontend.torch.arrays import (
     TorchDevices,
     flatten,
     like,
+    own_memory,
     spec_of,
     vector_of,
 )
@@ -69,6 +70,7 @@ class ParameterCompressor(Compressor):
         super().__init__(configuration, place, world_size, policy)
         self.name = self._naming.take(specs)
         self._parameters = [parameter for _, parameter in named]
+        self._views: dict[int, tuple[int, np.ndarray]] = {}  # by address of the memory
         self._ways, self._staged_because = ways_of(
             list(zip(specs, self._parameters)), configuration, can_stay=self.leaves_on_device
         )
@@ -90,8 +92,19 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        spec, parameter = self.step.specs[position], self._parameters[position]
-        return vector_of(parameter, spec) if self._stays[position] else flatten(parameter, spec)
+        """Return a parameter's value, flat: the same view at every step if its memory allows it."""
+        parameter = self._parameters[position]
+        place, view = self._views.get(position, (0, None))
+        if view is not None and parameter.data_ptr() == place and parameter.is_contiguous():
+            return view
+        spec = self.step.specs[position]
+        if self._stays[position]:
+            return vector_of(parameter, spec)
+        view = own_memory(parameter)
+        if view is None:
+            return flatten(parameter, spec)
+        self._views[position] = parameter.data_ptr(), view
+        return view
 
     def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
         if ticket is None or ticket.position is None:
