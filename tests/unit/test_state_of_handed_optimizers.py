@@ -261,3 +261,23 @@ def test_a_state_with_an_option_that_no_memory_knows_is_refused() -> None:
     with pytest.raises(InvalidOption, match="the optimizer has differentiable"):
         ours.optimizer.load_state_dict(state)
     ours.train(range(1)).close()
+
+
+def test_an_optimizer_that_another_compressor_has_is_refused() -> None:
+    first, second = (DistributedDataParallel(nn.Linear(4, 4)) for _ in range(2))
+    optimizer = MAKERS["sgd"]([*first.parameters(), *second.parameters()])
+    held = register(first, "topk", density=0.1, optimizer=optimizer)
+    with pytest.raises(InvalidOption, match=r"SGD that .* belongs to .* for tensor 'weight': make"):
+        register(second, "topk", density=0.1, optimizer=optimizer)
+    held.close()
+    second = DistributedDataParallel(second.module)
+    register(second, "topk", density=0.1, optimizer=optimizer).close()
+
+
+def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over() -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    optimizer = MAKERS["sgd"](model.parameters())
+    held = register(model, "topk", density=0.1, optimizer=optimizer)
+    other = DistributedDataParallel(model.module)
+    register(other, "topk", density=0.1, optimizer=optimizer, name="again").close()
+    held.close()

@@ -138,7 +138,20 @@ class ParameterCompressor(Compressor):
                 gradient.mul_(bound / (norm + SMALLEST))
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them."""
+        """Compute an optimizer's updates from now on; the optimizer applies them. Raises
+        InvalidOption if another open compressor does this for parameters that are not here."""
+        other = getattr(optimizer, "hvd_sparse_compressor", None)
+        if other is not None and not other._is_closed:
+            mine = set(map(id, self._parameters))
+            lost = [s.key for s, p in zip(other.step.specs, other._parameters) if id(p) not in mine]
+            if lost:
+                self.close()
+                raise InvalidOption(
+                    f"the {type(optimizer).__name__} that is given as optimizer= belongs to the "
+                    f"compressor {other.name!r}, which would lose it for tensor {lost[0]!r}: make "
+                    "one compressor for all parameters, give each compressor an optimizer of its "
+                    "own, or first close() the other compressor"
+                )
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of
