@@ -155,16 +155,16 @@ class Rates:
                 'schedule={"id": "learning_rate", "steps": epochs}',
                 rate,
                 step,
-                self.path[min(step, len(self.path) - 1)][group],
+                self.path[step][group],
             )
         return Pace(rate, self._references[group], self.is_foreseen)
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
+        if step >= len(self.path):
+            return False
         # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20
         foreseen = [each[group] for each in self.path[max(0, step - near) : step + near]]
-        if not foreseen:  # after the last predicted step
-            return False
         margin = SLACK * self._references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
 

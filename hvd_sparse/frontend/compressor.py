@@ -140,7 +140,13 @@ class Compressor:
 
     def _place_in_world(self) -> tuple[int, int]:
         """Return the rank and the number of ranks at the last handshake. The state belongs to
-        these; after an elastic restart, Horovod already has new ones."""
+        these; after an elastic restart, Horovod already has new ones. Raises InvalidOption on a
+        rank outside of the process set, which has no state."""
+        if self.watchdog.rank < 0:
+            raise InvalidOption(
+                f"this process is not in the process set of the compressor {self.name!r}, and has "
+                "no state of it: call this method only if process_set.included()"
+            )
         return self._world or (self.collective.rank, self.collective.world_size)
 
     def _size_of_world(self) -> int:
@@ -265,12 +271,13 @@ class Compressor:
 
         Contraction and staleness are over the steps that telemetry measured. ``all_ranks`` adds a
         table with a row for each rank; the call is then collective, so every rank must make it.
+        With a process set, other ranks may call this, but take no part.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
         counts = self.step.stats.tensors
         text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
-        if all_ranks:
+        if all_ranks and self.watchdog.rank >= 0:
             gatherer = Gatherer(self.collective, f"hvd_sparse.summary.{self.name}", self.limit_s)
             mine = {name: value for name, value in stats.items() if name != "tensors"}
             text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
@@ -311,7 +318,7 @@ class Compressor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
         receives the arrays of one tensor at a time from all ranks, at most world_size * numel *
-        itemsize bytes.
+        itemsize bytes. Ranks outside of the process set may call this, but take no part.
 
         Raises
         ------
@@ -320,6 +327,8 @@ class Compressor:
         InvalidOption : the exchange is "hierarchical", whose states cannot be in one file
         """
         self.resolve()
+        if self.watchdog.rank < 0:
+            return
         if self.step.exchange.sums_first:
             raise InvalidOption(
                 "exchange 'hierarchical' divides the residual among the ranks of a node, so one "
@@ -333,13 +342,17 @@ class Compressor:
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Load this rank's state from the file ``path`` that ``save`` wrote, which every rank
-        reads. If the number of ranks has changed, residuals are redistributed.
+        reads. If the number of ranks has changed, residuals are redistributed. On a rank outside of
+        the process set, nothing is loaded.
 
         Raises
         ------
         CorruptCheckpoint : the file is incomplete
         RankMismatch : the file belongs to another model or configuration
         """
+        self.resolve()
+        if self.watchdog.rank < 0:
+            return
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import threading
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import cast
@@ -18,6 +19,8 @@ logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
 """The default engine if it is installed."""
+PATIENCE_S = 15.0
+"""Seconds after which a warning says that kernels are being compiled."""
 
 
 def _need(engine: str, **extras: str) -> None:
@@ -113,9 +116,21 @@ def is_fast_installed() -> bool:
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    # Imported here, because only this engine needs the package.
-    from hvd_sparse.kernels.numba import CompiledKernels
-
+    patience = threading.Timer(
+        PATIENCE_S,
+        logger.warning,
+        [
+            "still compiling kernels for this processor, which takes about a minute; later "
+            "processes on this machine read them from numba's cache"
+        ],
+    )
+    patience.daemon = True
+    patience.start()
+    try:
+        # Imported here, because only this engine needs the package.
+        from hvd_sparse.kernels.numba import CompiledKernels
+    finally:
+        patience.cancel()
     return CompiledKernels(threads)
 
 

@@ -13,6 +13,7 @@ from _pairwise import covering_cases
 from _torch_cases import flat_parameters
 from torch import nn
 
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.torch import Compression
 
 STEPS = 4
@@ -165,12 +166,20 @@ def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any
     )
     counting = CountingCompression(compressor)
     train(model, setting, distributed(model, setting, counting, process_set))
-    stats = compressor.stats()
+    stats, outside = compressor.stats(), ""
+    if not process_set.included():  # takes no part
+        compressor.save(f"{name}.states")
+        compressor.load(f"{name}.states")
+        try:
+            compressor.state_dict()
+        except InvalidOption as error:
+            outside = str(error)
     compressor.close()
     dense = flat_parameters(train_dense(start, setting, process_set))
     scale = max(1.0, float(dense.abs().max()))
     return {
         "is_member": process_set.included(),
+        "outside": outside,
         "members": process_set.size() if process_set.included() else 0,
         "difference": float((flat_parameters(model) - dense).abs().max()) / scale,
         "effect": float((flat_parameters(train_alone(start, setting)) - dense).abs().max()) / scale,

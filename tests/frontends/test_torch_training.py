@@ -62,6 +62,12 @@ def test_density_one_sends_every_entry_and_nothing_dense(outcome, name):
             assert result["nonzeros"] == result["numel"]
 
 
+def test_a_rank_outside_of_the_process_set_has_no_state(outcome):
+    for result in (each for name in SETTINGS for each in measured(outcome, name)):
+        is_refused = "not in the process set of the compressor" in result["outside"]
+        assert is_refused != result["is_member"]
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_train_like_dense(outcome, name):
     results = measured(outcome, name)

@@ -21,6 +21,7 @@ from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import foresee
 from hvd_sparse.methods.builder import density_for
+from hvd_sparse.optimizer_memory import Rates
 
 STEPS = 30
 SCHEDULERS = {
@@ -286,3 +287,11 @@ def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
         foresee_keras(tf.keras.optimizers.SGD(0.1), schedule, STEPS)
     constant = foresee_keras(tf.keras.optimizers.SGD(0.1), None, STEPS)
     assert not constant.is_foreseen and constant.pace(0.1, 0, 3).share == pytest.approx(1)
+
+
+def test_rates_are_compared_with_the_predicted_ones_until_the_last_of_these(caplog):
+    rates = Rates([[0.1], [0.2]] * 20, is_foreseen=True)
+    rates.pace(0.9, 0, step=40)
+    assert not caplog.records
+    rates.pace(0.9, 0, step=39)
+    assert "the learning rate is 0.9 at step 39, and 0.2 was predicted" in caplog.text

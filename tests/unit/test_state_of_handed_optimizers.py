@@ -281,3 +281,19 @@ def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over() -> None:
     other = DistributedDataParallel(model.module)
     register(other, "topk", density=0.1, optimizer=optimizer, name="again").close()
     held.close()
+
+
+def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_loaded() -> None:
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    plain = MAKERS["sgd"](model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(plain, step_size=1, gamma=0.5)
+    held = register(model, "topk", density=0.1, optimizer=plain)
+    horovods = type(plain)(plain.param_groups, lr=0.0)  # type: ignore[call-arg]
+    saved = horovods.state_dict()
+    saved["param_groups"][0]["lr"] = 0.5
+    horovods.load_state_dict(saved)
+    assert plain.param_groups[0]["lr"] == 0.5
+    plain.step()
+    schedule.step()
+    assert horovods.param_groups[0]["lr"] == 0.25
+    held.close()

@@ -175,7 +175,14 @@ class Applying:
         taken, the compressor keeps its own moments, because the state has those of rank 0."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
+        groups = self.param_groups
         super().load_state_dict(state_dict)  # type: ignore[misc]
+        # Horovod's optimizer shares these dictionaries with the optimizer that it was made from,
+        # to whose dictionaries schedulers write. torch has replaced them.
+        for group, loaded in zip(groups, self.param_groups):
+            group.clear()
+            group.update(loaded)
+        self.param_groups = groups
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         for index, parameter in zip(saved, parameters):
