@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, Protocol, Union
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -51,38 +51,22 @@ class Collective(Protocol):
 
 
 @dataclass(frozen=True)
-class AllGather:
-    """A request for an allgather of 1-D arrays."""
+class Request:
+    """A request for a collective.
 
+    kind : "allgather", "allreduce" or "alltoall", the name of the method of ``Collective``
+    array : as that method takes it
+    splits : int32 [world_size], only for an alltoall: rank r receives ``splits[r]`` entries
+    """
+
+    kind: str
     array: np.ndarray
+    splits: np.ndarray | None = None
 
     def start(self, collective: Collective, name: str) -> Pending:
-        return collective.allgather(self.array, name)
-
-
-@dataclass(frozen=True)
-class AllReduce:
-    """A request for the sum of an array over all ranks."""
-
-    array: np.ndarray
-
-    def start(self, collective: Collective, name: str) -> Pending:
-        return collective.allreduce(self.array, name)
-
-
-@dataclass(frozen=True)
-class AllToAll:
-    """A request for an alltoall of a 1-D array. Rank r receives ``splits[r]`` entries; splits are
-    int32."""
-
-    array: np.ndarray
-    splits: np.ndarray
-
-    def start(self, collective: Collective, name: str) -> Pending:
-        return collective.alltoall(self.array, self.splits, name)
-
-
-Request = Union[AllGather, AllReduce, AllToAll]
+        splits = () if self.splits is None else (self.splits,)
+        pending: Pending = getattr(collective, self.kind)(self.array, *splits, name)
+        return pending
 
 
 def is_elastic() -> bool:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ except ImportError as error:
         "HOROVOD_WITH_PYTORCH=1, as scripts/setup does; hvd_sparse.ddp works without Horovod"
     ) from error
 
-Synchronized = Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]
-"""A result of Horovod: a tensor, or for an alltoall a tensor and the received lengths."""
-
 
 @dataclass(eq=False)
 class _HorovodPending:
@@ -45,16 +42,17 @@ class _HorovodPending:
 
     handle: int
     name: str
-    take: Callable[[Synchronized], np.ndarray]
+    take: Callable[[torch.Tensor], np.ndarray]
 
     def is_done(self) -> bool:
         return bool(hvd.poll(self.handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         # Poll, because Horovod's ``synchronize`` has no time limit.
-        if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
+        if not sleep_until(self.is_done, timeout_s):
             raise unfinished("Horovod", self.name, timeout_s)
-        return self.take(hvd.synchronize(self.handle))
+        result = hvd.synchronize(self.handle)  # of an alltoall, with the received lengths
+        return self.take(result if isinstance(result, torch.Tensor) else result[0])
 
 
 class HorovodTorchCollective(ProcessSetRanks):
@@ -78,12 +76,7 @@ class HorovodTorchCollective(ProcessSetRanks):
         # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         handle = operation(tensor, name=name, process_set=self.process_set, **options)
-        return _HorovodPending(handle, name, _array_of)
-
-
-def _array_of(result: Synchronized) -> np.ndarray:
-    array: np.ndarray = (result if isinstance(result, torch.Tensor) else result[0]).numpy()
-    return array
+        return _HorovodPending(handle, name, torch.Tensor.numpy)
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
@@ -132,12 +125,12 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
         return pending
 
-    def _fetch(self, result: Synchronized, sent: torch.Tensor) -> np.ndarray:
+    def _fetch(self, result: torch.Tensor, sent: torch.Tensor) -> np.ndarray:
         """Copy Horovod's result to the host. ``sent`` is an argument only to keep it alive, because
         Horovod may still read it."""
         with self._on_stream():
             catch_up(self.device)
-            array = fetch(result if isinstance(result, torch.Tensor) else result[0])
+            array = fetch(result)
         del sent
         return array
 

@@ -43,7 +43,7 @@ class _Started:
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         # Poll, because a timeout in torch ends the process group.
-        if not (self.is_done() or sleep_until(self.is_done, timeout_s)):
+        if not sleep_until(self.is_done, timeout_s):
             raise unfinished("torch.distributed", self._name, timeout_s)
         try:
             self._work.wait()

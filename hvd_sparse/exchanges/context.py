@@ -17,7 +17,7 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.contract import AllToAll, Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.selectors.contract import Found, Selector
@@ -194,7 +194,7 @@ class ExchangeContext:
             return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
-    def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> AllToAll:
+    def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
         """Return the request for an alltoall of messages.
 
         frames : for each rank, the frames in its message, by position; None sends it no bytes
@@ -206,7 +206,7 @@ class ExchangeContext:
         if self.errors:  # may be new since the first ``write``; every receiver gets the same
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)
-        return AllToAll(np.concatenate(messages), splits)
+        return Request("alltoall", np.concatenate(messages), splits)
 
     def _note_length(self, total: int) -> None:
         keys = [self.keys[position] for position in self.members]

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_truth
-from hvd_sparse.collectives.contract import AllGather, Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
@@ -89,7 +89,7 @@ class GTopK(Exchange):
                     for position, branch in tree.items():
                         branch.take_in(message.frames.get(position))
         last = _encode(context, tree if context.rank == 0 else {})
-        root = context.read((yield AllGather(context.write(last))))[0]
+        root = context.read((yield Request("allgather", context.write(last))))[0]
         context.finish()
         return {
             p: branch.finish(root.frame(p), self.conserving) if p in root.frames else BEYOND_RANGE

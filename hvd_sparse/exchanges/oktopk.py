@@ -8,7 +8,7 @@ from typing import ClassVar, TypedDict, cast
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole
-from hvd_sparse.collectives.contract import AllGather, Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
@@ -101,7 +101,7 @@ class OkTopK(Exchange):
             arrived = context.read(received)
             sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(context.rank)}
             reduced = {p: frame for p, frame in sums.items() if frame is not None}
-        gathered = yield AllGather(context.write(reduced))
+        gathered = yield Request("allgather", context.write(reduced))
         arrived = context.read(gathered)
         context.finish()
         return {p: plan.finish(arrived) for p, plan in plans.items()}

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather, AllReduce, Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext
@@ -79,19 +79,19 @@ class SharedIndex(Exchange):
             if has_leader and leader == context.rank and not context.is_lost
         }
         # This allgather runs even if there are no indices to send, because it reports failures.
-        gathered = yield AllGather(context.write(mine))
+        gathered = yield Request("allgather", context.write(mine))
         with context.guarded():
             messages = context.read(gathered)
             for p, leader in leaders.items() if has_leader else ():
                 chosen[p] = read_indices(messages[leader].frame(p), members[p].spec.numel)
         if context.selector.sums_statistics:
-            statistics = yield AllReduce(_statistics(context))
+            statistics = yield Request("allreduce", _statistics(context))
             with context.guarded():
                 _check_step(context, statistics)
                 _choose_by(context, statistics)
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
-        summed = yield AllReduce(_values(context, chosen))
+        summed = yield Request("allreduce", _values(context, chosen))
         # First raise this rank's own error. A failed rank makes the mark in the sum wrong on all
         # ranks, and checking the mark would hide that error.
         context.finish()

@@ -236,12 +236,9 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return sizes in bytes, computed from the tensors' shapes.
-
-        state_bytes : this rank's state between two steps
-        gathered_bytes : the messages that this rank receives in a step, which are those of all
-            ranks; None if the method chooses its own density
-        """
+        """Return sizes in bytes, computed from the tensors' shapes: "state_bytes", a rank's state
+        between two steps, and "gathered_bytes", the messages of all ranks in a step, which every
+        rank receives; None if the method chooses its own density."""
         self.resolve()
         return footprint(self.configuration, self.step.specs, self._size_of_world())
 

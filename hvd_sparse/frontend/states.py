@@ -70,7 +70,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
     tensors = {}
     for position, state in sorted(step.transactions.settle_all().items()):
         spec = step.specs[position]
-        numbers = state.memory.numbers() if isinstance(state.memory, DirectionState) else {}
+        numbers = state.memory.numbers()
         tensors[spec.key] = {
             "steps": state.steps,
             "threshold": None if state.threshold is None else float(state.threshold),
@@ -113,7 +113,6 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
             continue
         tensor = step.transactions.state_of(position)
         tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
-        if isinstance(tensor.memory, DirectionState):
-            tensor.memory.recall(saved.get("numbers", {}))
+        tensor.memory.recall(saved.get("numbers", {}))
         names = ("steps", "threshold", "memo", "exchange_memo", "selected_in")
         tensor.restore(*map(saved.get, names))

@@ -288,13 +288,6 @@ class DirectionState(ResidualState, Generic[Options]):
                 setattr(self, attribute, vector)
             vector.old[:] = given
 
-    def numbers(self) -> dict[str, float]:
-        """Return the numbers of this state that a checkpoint stores besides its arrays, by name."""
-        return {}
-
-    def recall(self, numbers: Mapping[str, float]) -> None:
-        """Restore the numbers that ``numbers`` returned. Called after ``load``."""
-
 
 class MomentumMemory(DirectionMemory):
     momentum: float

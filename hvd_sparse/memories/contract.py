@@ -3,6 +3,7 @@ and the state with a residual, from which most memories derive theirs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -122,6 +123,13 @@ class MemoryState:
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         """Restore the state from the arrays of a checkpoint."""
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers of this state that a checkpoint stores besides its arrays, by name."""
+        return {}
+
+    def recall(self, numbers: Mapping[str, float]) -> None:
+        """Restore the numbers that ``numbers`` returned. Called after ``load``."""
 
 
 class Memory:

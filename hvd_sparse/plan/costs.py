@@ -5,15 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Pending, Placement
+from hvd_sparse.collectives.contract import Collective, Placement, Request
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
 from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
@@ -32,10 +31,6 @@ LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
 """Bytes by which the lengths of repetitions differ; a multiple of the itemsize of sums."""
-
-OUTLIER = 5.0
-"""A sample is dropped if it differs from its length's median by more than this many median
-deviations."""
 
 Buckets = list[tuple[int, ...]]
 Samples = dict[str, list[tuple[float, list[float]]]]
@@ -109,38 +104,36 @@ def time_messages(
     call this. Each repetition has a slightly different length, so that the time includes Horovod's
     negotiation of a new length."""
     found: Samples = {}
-    mates = route.placement.mates(route.placement.rank)
+    ranks, mates = collective.world_size, route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
         found[kind] = []
         for number, size in enumerate(sizes):
             times, received = [], []
             for repetition in range(1 + REPETITIONS):
-                start, nbytes = _prepared(collective, kind, size + ITEM * repetition, mates)
+                request, nbytes = _request(kind, size + ITEM * repetition, mates, ranks)
                 start_s = time.perf_counter()
-                start(f"{name}.{kind}.{number}").wait(timeout_s)
+                request.start(collective, f"{name}.{kind}.{number}").wait(timeout_s)
                 times.append(time.perf_counter() - start_s)
                 received.append(nbytes)
             found[kind].append((statistics.median(received), times[1:]))
     return found
 
 
-def _prepared(
-    collective: Collective, kind: str, nbytes: int, mates: list[int]
-) -> tuple[Callable[[str], Pending], float]:
-    ranks = collective.world_size
+def _request(kind: str, nbytes: int, mates: list[int], ranks: int) -> tuple[Request, float]:
+    """Return a request with a message of about ``nbytes``, and the bytes that a rank receives."""
     others = max(1, ranks - 1)  # a single rank counts as two
     if kind == "allgather":
-        return partial(collective.allgather, np.zeros(nbytes, np.uint8)), others * nbytes
+        return Request(kind, np.zeros(nbytes, np.uint8)), others * nbytes
     if kind == "allreduce":
         values = np.random.default_rng(0).laplace(0.0, 1e-3, max(1, nbytes // 4))
         values = values.astype(np.float32)
-        return partial(collective.allreduce, values), 2 * values.nbytes * others / max(2, ranks)
+        return Request(kind, values), 2 * values.nbytes * others / max(2, ranks)
     splits = np.zeros(ranks, np.int64)
     partners = mates if kind == LOCAL else list(range(ranks))
     splits[partners] = max(1, nbytes // len(partners))
     parts = np.zeros(int(splits.sum()), np.uint8)
     received = float(splits.max()) * max(1, len(partners) - 1)
-    return partial(collective.alltoall, parts, splits), received
+    return Request("alltoall", parts, splits), received
 
 
 class Costs:
@@ -249,30 +242,14 @@ def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     """Return a line fitted to pairs of (size, seconds), which have two or more different sizes. Its
     coefficients are at least 0.
 
-    The fit is a weighted Theil-Sen estimate. The slope is the median of the slopes between all
-    pairs of sizes. A pair's weight is its difference in size, because time differences between
-    sizes close together are mostly noise. ``start_s`` is the median of seconds - slope * size, in
-    which short times have more weight.
+    The fit minimizes the relative errors of each size's median time, because the times of long
+    messages would outweigh those of short ones otherwise.
     """
-    by_size: dict[float, list[float]] = {}
-    for nbytes, seconds in samples:
-        by_size.setdefault(float(nbytes), []).append(float(seconds))
-    sizes = np.array(sorted(by_size))
-    times = np.array([_typical(np.array(by_size[size])) for size in sizes.tolist()])
-    first, second = np.triu_indices(sizes.size, 1)
-    distance = sizes[second] - sizes[first]
-    byte_s = max(0.0, _weighted_median((times[second] - times[first]) / distance, distance))
-    start_s = max(0.0, _weighted_median(times - byte_s * sizes, 1.0 / np.maximum(times, 1e-9)))
-    return Line(start_s, byte_s)
-
-
-def _typical(times: np.ndarray) -> float:
-    """Return the mean of the times near the median. It varies less than the median itself."""
-    away = np.abs(times - np.median(times))
-    return float(np.mean(times[away <= OUTLIER * np.median(away)]))
-
-
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, below[-1] / 2)])
+    by_size: dict[float, list[float]] = defaultdict(list)
+    for size, seconds in samples:
+        by_size[size].append(seconds)
+    times = np.array([statistics.median(each) for each in by_size.values()])
+    byte_s, start_s = np.polyfit(list(by_size), times, 1, w=1.0 / np.maximum(times, 1e-9))
+    if byte_s < 0.0:
+        return Line(float(np.median(times)), 0.0)
+    return Line(max(0.0, float(start_s)), float(byte_s))

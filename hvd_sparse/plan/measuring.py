@@ -89,10 +89,9 @@ class MeasuringPolicy(Policy):
             if self._clock.is_between and self.decision is not None:
                 self._watch_step(owner, position)
             return SPARSE
-        self._came_s = time.perf_counter()
         if self._clock.begins(position):
             self._begin_step(owner)
-            self._came_s = time.perf_counter()
+        self._came_s = time.perf_counter()
         if position is not None:
             self.measurements.arrive(self._step.specs[position].key, self._came_s)
         return SPARSE

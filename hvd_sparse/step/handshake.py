@@ -9,7 +9,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather, Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.types import Report, TensorSpec
@@ -47,17 +47,17 @@ def keeps_subnormals() -> bool:
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
-def handshake(document: Report) -> Generator[AllGather, np.ndarray, None]:
+def handshake(document: Report) -> Generator[Request, np.ndarray, None]:
     """Compare the documents of all ranks. Raises RankMismatch, which lists the differences. Like an
     exchange, this is a generator that yields requests for collectives."""
     text = json.dumps(document, sort_keys=True, indent=0).encode()
     # Digests first, because the documents are long and nearly always equal.
-    digests = yield AllGather(np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
+    digests = yield Request("allgather", np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
     if (digests.reshape(-1, DIGEST_BYTES) == digests[:DIGEST_BYTES]).all():
         return
     # A zero byte ends each document, because an allgather does not mark where a rank's part ends.
     # JSON escapes zero bytes, so a document has none.
-    gathered = yield AllGather(np.frombuffer(text + b"\0", np.uint8))
+    gathered = yield Request("allgather", np.frombuffer(text + b"\0", np.uint8))
     documents = [each.splitlines() for each in gathered.tobytes().decode().split("\0")[:-1]]
     raise RankMismatch(
         "the ranks run different programs or options: "

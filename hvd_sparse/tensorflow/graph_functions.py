@@ -192,7 +192,7 @@ class GraphFunctions:
         collective, and the splits, which are empty unless this is an alltoall."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
-        splits = getattr(request, "splits", NO_SPLITS)
+        splits = NO_SPLITS if request.splits is None else request.splits
         return request.array, splits.astype(np.int32, copy=False)
 
     def receive(

@@ -18,9 +18,9 @@ from hvd_sparse.types import Params, Report
 class LocalSteps(LocalStepsBase):
     """Exchanges compressed changes of the variables every few steps of a local optimizer.
 
-    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step and the papers' settings.
-    With TensorFlow, the program runs the local optimizer by itself, and calls ``advance`` after
-    each of its steps, outside of ``tf.function``.
+    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step, frozen parameters and the
+    papers' settings. With TensorFlow, the program runs the local optimizer by itself, and calls
+    ``advance`` after each of its steps, outside of ``tf.function``.
 
     Parameters
     ----------
@@ -33,10 +33,8 @@ class LocalSteps(LocalStepsBase):
     Notes
     -----
     The constructor is collective: it broadcasts rank 0's variables, so that all ranks start from
-    the same anchor. Variables that are not trainable when this object is made are not exchanged.
-    To freeze a layer only for a time, make this object first, and then freeze the layer. If a layer
-    is unfrozen later, the next exchange raises InvalidOption, provided that a model or a callable
-    was given.
+    the same anchor. If a layer is unfrozen later, the next exchange raises InvalidOption, provided
+    that a model or a callable was given.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 

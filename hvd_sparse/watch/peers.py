@@ -28,7 +28,7 @@ from itertools import islice
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather
+from hvd_sparse.collectives.contract import Request
 
 TURN_S = 0.25
 """Seconds between two updates of the clock, so the clock is late by at most this time."""
@@ -204,9 +204,8 @@ class Port:
 
     def close(self) -> None:
         self._is_closed = True
-        with contextlib.suppress(
-            OSError
-        ):  # the datagram wakes the thread, which then closes the socket
+        # The datagram wakes the thread, which then closes the socket.
+        with contextlib.suppress(OSError):
             self._socket.sendto(b"", ("127.0.0.1", self.number))
 
     def _serve(self) -> None:
@@ -236,10 +235,10 @@ def addresses() -> tuple[str, ...]:
     )
 
 
-def introduce(endpoint: Endpoint) -> Generator[AllGather, np.ndarray, list[Endpoint]]:
+def introduce(endpoint: Endpoint) -> Generator[Request, np.ndarray, list[Endpoint]]:
     """A generator that yields the request for an allgather, and returns all ranks' endpoints."""
     line = json.dumps(astuple(endpoint)).encode() + b"\n"
-    gathered = yield AllGather(np.frombuffer(line, np.uint8))
+    gathered = yield Request("allgather", np.frombuffer(line, np.uint8))
     told = [json.loads(line) for line in gathered.tobytes().splitlines()]
     return [Endpoint(rank, tuple(where), port, token) for rank, where, port, token in told]
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import AllGather, Request
+from hvd_sparse.collectives.contract import Request
 from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
@@ -135,7 +135,7 @@ class Padding:
             except StopIteration as stop:
                 result: Result = stop.value
                 return result
-            if isinstance(request, AllGather):
+            if request.kind == "allgather":
                 received = yield from self._gather(request.array, self._rooms[bucket, phase])
             else:
                 received = yield request
@@ -143,7 +143,7 @@ class Padding:
 
     def _gather(self, array: np.ndarray, room: Room) -> Generator[Request, np.ndarray, np.ndarray]:
         block = write_block(array, room.nbytes if room.nbytes <= MOST_PADDED else 0)
-        joined = yield AllGather(block)
+        joined = yield Request("allgather", block)
         try:
             return unpadded(joined, array, block.nbytes, "gather", self._count, room)
         except CorruptPayload:

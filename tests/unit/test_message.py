@@ -15,7 +15,7 @@ from conformance.codec_checks import selection_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.collectives.contract import AllGather, AllReduce
+from hvd_sparse.collectives.contract import Request
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.step.driver import Conversation
@@ -252,8 +252,8 @@ def test_a_room_grows_at_once_and_shrinks_after_a_while():
 
 
 def gather_and_sum(content):
-    gathered = yield AllGather(content)
-    total = yield AllReduce(np.array([gathered.size]))
+    gathered = yield Request("allgather", content)
+    total = yield Request("allreduce", np.array([gathered.size]))
     return gathered, int(total[0])
 
 

@@ -14,7 +14,7 @@ import worlds
 from unit.steps import SPECS, assert_conserved, gradients, measured_step, start, start_exchange
 from worlds import configure, snapshot
 
-from hvd_sparse.collectives.contract import AllReduce
+from hvd_sparse.collectives.contract import Request
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.step.rows import OutgoingRows
@@ -35,7 +35,7 @@ class TwoPhases(AllGatherExchange):
     def run(self, context):
         conversation = super().run(context)
         request = next(conversation)
-        (total,) = yield AllReduce(np.array([request.array.size], np.int64))
+        (total,) = yield Request("allreduce", np.array([request.array.size], np.int64))
         gathered = yield request
         assert gathered.size == total
         try:

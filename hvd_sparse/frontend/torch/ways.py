@@ -40,11 +40,6 @@ STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
     "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
 }
 """Common options that can stage gradients: whether a choice does, and the reason."""
-STAGE_NOTHING = {
-    *("min_numel", "compress_1d", "groups", "max_gathered_bytes", "clip_grad_norm", "allow_dense"),
-    *("on_nonfinite", "telemetry_every", "name", "timeout_s", "wire"),
-}
-"""The common options that never stage gradients."""
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
