@@ -22,11 +22,11 @@ import contextlib
 import json
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption
@@ -36,8 +36,6 @@ START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
 """Seconds after which events are written to the file."""
-MOST_UNWRITTEN = 4096
-"""Largest number of events in memory before they are written."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -94,8 +92,7 @@ class TraceFile:
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
-        self._file: int | None = _open(path)
-        self._unwritten: list[str] = []
+        self._file: TextIO | None = _open(path)
         self._lock = threading.Lock()
         self._threads: dict[int | str, int] = {}
         # Write the bracket or comma before each event and not after it, so that the file of a
@@ -105,12 +102,12 @@ class TraceFile:
         # Read two clocks at the same moment: the time since 1970, which aligns the files of
         # different ranks, and a clock that never jumps, for the times in this file.
         self._start_s = self._flushed_s = time.perf_counter()
-        self._write("clock", "M", args={"writer": WRITER, START: start_us})
-        self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
         try:
-            self._drain()
+            self._write("clock", "M", args={"writer": WRITER, START: start_us})
+            self._write("process_name", "M", args={"name": f"hvd_sparse, rank {rank}"})
+            self._file.flush()
         except OSError as error:
-            os.close(self._file)
+            self._end()
             raise _refusal(path, error.strerror) from None
         atexit.register(self.close)
 
@@ -118,16 +115,19 @@ class TraceFile:
         with self._lock:
             if self._file is None:
                 return
-            # The name of an exchange is its bucket, a colon, and the bucket's tensors. Exchanges of
-            # one bucket are shown in one row, even if they have different tensors.
-            bucket = whose.partition(":")[0]
-            thread = self._thread(bucket if what == "exchange" else threading.get_ident())
-            start_us = round(1e6 * (start_s - self._start_s), 1)
-            length_us = round(1e6 * (end_s - start_s), 1)
-            self._write(what, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
-            if end_s - self._flushed_s > FLUSH_S or len(self._unwritten) >= MOST_UNWRITTEN:
-                self._put_out()
-                self._flushed_s = end_s
+            try:
+                # The name of an exchange is its bucket, a colon, and the bucket's tensors.
+                # Exchanges of one bucket are shown in one row, even if they have different tensors.
+                bucket = whose.partition(":")[0]
+                thread = self._thread(bucket if what == "exchange" else threading.get_ident())
+                start_us = round(1e6 * (start_s - self._start_s), 1)
+                length_us = round(1e6 * (end_s - start_s), 1)
+                self._write(what, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
+                if end_s - self._flushed_s > FLUSH_S:
+                    self._file.flush()
+                    self._flushed_s = end_s
+            except OSError as error:
+                self._give_up(error)
 
     def _thread(self, owner: int | str) -> int:
         if owner not in self._threads:
@@ -137,70 +137,55 @@ class TraceFile:
         return self._threads[owner]
 
     def _write(self, name: str, phase: str, **fields: object) -> None:
-        self._unwritten.append(
-            self._separator + json.dumps({"name": name, "ph": phase, "pid": self._rank, **fields})
-        )
+        assert self._file is not None
+        event = json.dumps({"name": name, "ph": phase, "pid": self._rank, **fields})
+        self._file.write(self._separator + event)
         self._separator = ",\n"
 
-    def _drain(self) -> None:
-        assert self._file is not None
-        left = "".join(self._unwritten).encode()
-        self._unwritten.clear()
-        while left:
-            # A write to a file may write only a part of the bytes.
-            left = left[os.write(self._file, left) :]
-
-    def _put_out(self) -> None:
-        try:
-            self._drain()
-        except OSError as error:
-            logger.warning(
-                "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
-                "training continues",
-                SETTING,
-                str(self._path),
-                error.strerror,
-                self._rank,
-            )
-            self._end()
+    def _give_up(self, error: OSError) -> None:
+        logger.warning(
+            "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
+            "training continues",
+            SETTING,
+            str(self._path),
+            error.strerror,
+            self._rank,
+        )
+        self._end()
 
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # some file systems report a full disk only here
-                os.close(file)
+            with contextlib.suppress(OSError):  # closing writes again what could not be written
+                file.close()
 
     def flush(self) -> None:
         with self._lock:
-            if self._file is not None:
-                self._put_out()
+            try:
+                if self._file is not None:
+                    self._file.flush()
+            except OSError as error:
+                self._give_up(error)
 
     def close(self) -> None:
         with self._lock:
-            if self._file is not None:
-                self._unwritten.append("\n]\n")
-                self._put_out()
-                self._end()
+            try:
+                if self._file is not None:
+                    self._file.write("\n]\n")
+                    self._file.flush()
+                    self._end()
+            except OSError as error:
+                self._give_up(error)
 
 
-def _open(path: Path) -> int:
-    """Open and empty a regular file. Raises InvalidOption for links, pipes and devices."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _open(path: Path) -> TextIO:
+    """Open and empty a file. Raises InvalidOption for links, pipes and folders."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(path, flags, 0o666)
+        return open(os.open(path, flags, 0o666), "w", encoding="utf-8")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise _refusal(path, "it is a symbolic link" if path.is_symlink() else why) from None
-    try:
-        why = None if stat.S_ISREG(os.fstat(file).st_mode) else "it is not a regular file"
-        if why is None:
-            os.ftruncate(file, 0)
-    except OSError as error:
-        why = error.strerror
-    if why is not None:
-        os.close(file)
-        raise _refusal(path, why)
-    return file
 
 
 def _refusal(path: Path, why: str | None) -> InvalidOption:
