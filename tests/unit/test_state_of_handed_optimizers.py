@@ -297,3 +297,22 @@ def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_l
     schedule.step()
     assert horovods.param_groups[0]["lr"] == 0.25
     held.close()
+
+
+def test_weight_decay_reads_the_memory_that_a_parameter_has_now() -> None:
+    found = []
+    for is_handed in (False, True):
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4, bias=False)
+        model = DistributedDataParallel(layer)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)
+        held = register(model, "topk", optimizer=optimizer, **EVERYTHING) if is_handed else None
+        for _ in range(4):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            layer.weight.data = 2 * layer.weight.data
+        found.append(layer.weight.detach())
+        if held is not None:
+            held.close()
+    torch.testing.assert_close(*found)
