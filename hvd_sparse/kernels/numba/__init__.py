@@ -85,30 +85,28 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     ) -> Taking:
         given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
 
-        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+        def take(start: int, stop: int) -> tuple[int, int, Selection]:
             # All taken entries may be in one thread's part, so each thread's list has room for the
             # whole capacity.
             indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
-            totals = np.zeros(2)
+            nonfinite = np.zeros(1, np.intp)
             count = fused.add_and_take(
                 gradient, residual, out, given, start, stop, cut, indices, values, aim.capacity,
-                totals,
+                nonfinite,
             )  # fmt: skip
             listed = max(0, count)
-            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+            return int(nonfinite[0]), count, Selection(indices[:listed], values[:listed], out.size)
 
         if self._pool is None or out.size < SHARED:  # faster than the general case below
-            totals, count, taken = take(0, out.size)
-            abs_sum, nonfinite = totals.tolist()
-            return Taking(abs_sum, int(nonfinite), taken if count >= 0 else None)
+            nonfinite, count, taken = take(0, out.size)
+            return Taking(nonfinite, taken if count >= 0 else None)
         parts = self._spread(out.size, take)
         taken = joined([taken for _, _, taken in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
         if is_too_much:  # write back the entries of the parts that stayed within the capacity
             lists.restore(out, taken.indices, taken.values)
-        abs_sum = sum(float(totals[0]) for totals, _, _ in parts)
-        nonfinite = sum(int(totals[1]) for totals, _, _ in parts)
-        return Taking(abs_sum, nonfinite, None if is_too_much else taken)
+        nonfinite = sum(bad for bad, _, _ in parts)
+        return Taking(nonfinite, None if is_too_much else taken)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         if isinstance(direction, Momentum) and not direction.is_nesterov:

@@ -25,8 +25,8 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from hvd_sparse.kernels.numba.vectors import (
-    DOUBLE,
     SEGMENT,
+    WORD,
     Call,
     counting,
     instructions,
@@ -190,17 +190,16 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     """
 
     def emit(call: Call) -> ir.Value:
-        kept, to, at, found, sums = call.pointers(1, 2, 6, 7, 9)
+        kept, to, at, found, bad = call.pointers(1, 2, 6, 7, 9)
         builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[3:6]
         store = vectors.store_past_caches if past_caches else vectors.store
         cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
         zero, added = vectors.constant(0.0), vectors_added(call, store)
-        states = [call.arguments[8], zero]
+        states = [call.arguments[8]]
         loop = counting(builder, start, stop, vectors.lanes, states)
-        with loop as (index, (taken, total), leaving):
+        with loop as (index, (taken,), leaving):
             old = vectors.load(kept, index)
             entry = builder.fadd(old, added(index))
-            magnitude = vectors.magnitude(entry)
             patterns = vectors.patterns(entry)
             stays = builder.icmp_signed("<", patterns, cuts)  # false for NaN
             finite = builder.icmp_signed("<", patterns, infinity)
@@ -217,22 +216,22 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             ) as changed:
                 count, left = states_now if is_crowded else take()
                 changed += [count, builder.select(finite, left, old)]
+                slot = builder.gep(bad, [ir.Constant(WORD, 0)])
                 nonfinite = vectors.ones(builder.not_(finite))
-                call.add_up(sums, 1, builder.uitofp(nonfinite, DOUBLE))
+                builder.store(builder.add(builder.load(slot), nonfinite), slot)
             store(changed[1], to, index)
-            leaving += [changed[0], builder.fadd(total, magnitude)]
-        call.add_up(sums, 0, vectors.sum(states[1]))
+            leaving.append(changed[0])
         if past_caches:
             builder.fence("seq_cst")  # make these writes visible to other threads
         return states[0]
 
     @intrinsic
     def add_and_take(  # type: ignore[no-untyped-def]
-        typing, x, residual, out, start, stop, cut, indices, values, count, totals, direction
+        typing, x, residual, out, start, stop, cut, indices, values, count, nonfinite, direction
     ):
         words = (types.intp, types.intp, types.intp)
         return types.intp(
-            x, residual, out, *words, indices, values, types.intp, totals, direction
+            x, residual, out, *words, indices, values, types.intp, nonfinite, direction
         ), instructions(emit)
 
     made: Callable[..., object] = add_and_take
@@ -288,7 +287,7 @@ def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
 @njit
 def _take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, past_caches,
-    start, stop, cut, indices, values, capacity, totals,
+    start, stop, cut, indices, values, capacity, nonfinite,
 ):  # fmt: skip
     """Write out = residual + the gradient or direction in [start, stop), and take the entries that
     reach the cut.
@@ -297,8 +296,7 @@ def _take(  # type: ignore[no-untyped-def]
 
     cut : bit pattern of the threshold, above 0
     indices, values : the list; it has room for ``capacity + SPARE`` entries
-    totals : float64 [2]. The sum of magnitudes is added to the first, and the number of entries
-        that are not finite to the second
+    nonfinite : intp [1]; the number of entries that are not finite is added to it
     """
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
@@ -306,23 +304,22 @@ def _take(  # type: ignore[no-untyped-def]
     whole = whole_end(gradient, start, stop)
     first = start
     while first < stop:
-        # Work in segments, so that only few magnitudes are summed in float32, and a full list is
-        # noticed before entries are written beyond its end.
+        # Work in segments, so that a full list is noticed before entries are written beyond its
+        # end.
         last = min(first + SEGMENT, whole) if first < whole else stop
         if last <= whole:
             count = _add_and_take_vectors(
                 past_caches, is_crowded,
-                gradient, residual, out, first, last, limit, indices, values, count, totals,
+                gradient, residual, out, first, last, limit, indices, values, count, nonfinite,
                 direction,
             )  # fmt: skip
         for i in range(max(first, whole), last):
             old = residual[i]  # read it first, because ``out`` may be ``residual``
             entry = old + entry_added(gradient, direction, i)
             pattern, infinity = pattern_of(entry)
-            totals[0] += abs(entry)
             out[i] = entry
             if pattern >= infinity:
-                totals[1] += 1
+                nonfinite[0] += 1
                 out[i] = old
             elif pattern >= limit:
                 indices[count], values[count] = i, entry
@@ -364,12 +361,12 @@ def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-de
         out[i] = entry_added(gradient, direction, i)
 
 
-@njit(signatures("xxOdpppJOpS", given=_GIVEN), nogil=True, cache=True)
+@njit(signatures("xxOdpppJOpI", given=_GIVEN), nogil=True, cache=True)
 def add_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, totals
+    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
 ):
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     return _take(
         gradient, residual, out, direction, past_caches,
-        start, stop, cut, indices, values, capacity, totals,
+        start, stop, cut, indices, values, capacity, nonfinite,
     )  # fmt: skip

@@ -26,8 +26,7 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Number of entries after which a pass checks whether the list is full. Their magnitudes are added
-in the data's dtype before the sum is added to a float64."""
+"""Number of entries after which a pass checks whether the list is full."""
 
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity, in entries: a segment, and one vector."""
@@ -108,10 +107,6 @@ class Vectors:
         chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
         part = self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), chosen)
         return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
-
-    def sum(self, vector: ir.Value) -> ir.Value:
-        halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
-        return self.sum_of_doubles(halves)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
         # LLVM may not reorder this sum, so all machines get the same bits.
