@@ -5,7 +5,6 @@ a cut. A cut is the bit pattern of a threshold.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -24,19 +23,6 @@ from hvd_sparse.kernels.numba.vectors import (
     signatures,
     whole_end,
 )
-
-CUTS = 7
-"""Number of cuts that ``count_each`` counts in one pass. Fewer cuts would not be faster, because
-the pass is limited by memory access."""
-
-SHORT = 1 << 15
-"""Largest vector, in entries, from which ``take_largest`` takes without a search."""
-
-SAMPLE = 1 << 13
-"""Number of entries in the sample by which ``search`` estimates the wanted magnitude."""
-
-PATTERNS = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
-"""Integer type of each dtype's bit patterns, which ascend like the magnitudes."""
 
 
 def _emit_count(call: Call) -> ir.Value:
@@ -63,43 +49,6 @@ def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
         pattern, infinity = pattern_of(x[i])
         count += (pattern >= cut) & (pattern <= infinity)
     return count
-
-
-def _emit_count_each(call: Call) -> None:
-    entries, limits, slots = call.pointers(0, 3, 4)
-    builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[1:3]
-    places = [ir.Constant(WORD, i) for i in range(CUTS)]
-    cuts = [vectors.splat_pattern(builder.load(builder.gep(limits, [place]))) for place in places]
-    states = [ir.Constant(WORD, 0)] * CUTS
-    nothing = ir.Constant(vectors.integers, [0] * vectors.lanes)
-    with counting(builder, start, stop, vectors.lanes, states) as (index, found, leaving):
-        patterns = vectors.patterns(vectors.load(entries, index))
-        is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
-        # Replace the pattern of NaN by 0, which reaches no cut.
-        patterns = builder.select(is_number, patterns, nothing)
-        for count, cut in zip(found, cuts):
-            reaches = builder.icmp_signed(">=", patterns, cut)
-            leaving.append(builder.add(count, vectors.ones(reaches)))
-    for place, count in zip(places, states):
-        slot = builder.gep(slots, [place])
-        builder.store(builder.add(count, builder.load(slot)), slot)
-
-
-@intrinsic
-def _count_each(typing, x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    return types.void(x, types.intp, types.intp, cuts, counts), instructions(_emit_count_each)
-
-
-@njit(signatures("xppII", types.void), nogil=True, cache=True)
-def count_each(x, start, stop, cuts, counts):  # type: ignore[no-untyped-def]
-    """For each j below ``CUTS``, add to counts[j] the number of entries in x[start:stop] that reach
-    cuts[j]. All cuts are above 0."""
-    whole = whole_end(x, start, stop)
-    _count_each(x, start, whole, cuts, counts)
-    for i in range(whole, stop):
-        pattern, infinity = pattern_of(x[i])
-        for j in range(CUTS):
-            counts[j] += cuts[j] <= pattern <= infinity
 
 
 def _emit_take(call: Call) -> ir.Value:
@@ -141,19 +90,6 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
             indices[count], values[count] = i, x[i]
             count += 1
     return count
-
-
-@njit(signatures("xppJO"), nogil=True, cache=True)
-def take_first(x, cut, count, indices, values):  # type: ignore[no-untyped-def]
-    found = 0
-    for i in range(x.size):
-        if found == count:
-            break
-        pattern, _ = pattern_of(x[i])
-        if pattern == cut:
-            indices[found], values[found] = i, x[i]
-            found += 1
-    return found
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
@@ -235,65 +171,3 @@ def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
     _look(x, x, x, start, whole, totals)
     for i in range(whole, stop):
         _look_at(x[i], totals)
-
-
-class Found(NamedTuple):
-    """Result of a search for the count-th largest magnitude of a vector.
-
-    pattern, above : bit patterns; at least ``count`` entries reach ``pattern``, and fewer than
-        ``count`` reach ``above``
-    candidates : the number of entries that reach ``pattern``, if the search stopped early because
-        they are few enough to list. None if ``pattern`` is exactly the count-th largest magnitude,
-        and ``above`` the next pattern. If there are fewer than ``count`` non-zeros, ``candidates``
-        is None and ``pattern`` equals ``above``
-    """
-
-    pattern: int
-    above: int
-    candidates: int | None
-
-
-def search(x: np.ndarray, count: int, reached: Callable[[np.ndarray], np.ndarray]) -> Found:
-    """Return the bit pattern of the count-th largest magnitude, or a range of patterns around it.
-
-    The first pass counts entries near the pattern that a sample suggests, and mostly no other pass
-    is needed. Each further pass divides the range by eight, so there are at most 12 passes for
-    float32 and 22 for float64.
-
-    reached : function that counts, for each of ``CUTS`` ascending patterns, the entries of x that
-        reach it
-    """
-    low, above, few = 1, _infinity(x.dtype) + 1, 4 * count + SHORT
-    cuts = _likely_cuts(x, count)
-    while above > low + 1:
-        counts = reached(cuts)
-        enough = int(np.count_nonzero(counts >= count))  # number of cuts that are low enough
-        if enough:
-            low = int(cuts[enough - 1])
-            if counts[enough - 1] <= few:
-                return Found(low, above, int(counts[enough - 1]))
-        above = int(cuts[enough]) if enough < cuts.size else above
-        cuts = low + (above - low) * np.arange(1, CUTS + 1) // (CUTS + 1)
-        cuts = np.maximum(cuts, low + 1)  # if the range is short, several cuts are equal
-    return Found(low, above, None)
-
-
-def _likely_cuts(x: np.ndarray, count: int) -> np.ndarray:
-    """Return ascending cuts near the count-th largest magnitude, estimated from a sample. With each
-    pattern, the next higher one is a cut too, so that one pass is enough if very many entries have
-    the same magnitude."""
-    # A strided sample is about as good as a random one here, and gives the same result every time.
-    sample = np.abs(x[:: max(1, x.size // SAMPLE)])
-    patterns = np.sort(
-        np.where(np.isnan(sample), 0, sample).view(PATTERNS[x.dtype]).astype(np.intp)
-    )[::-1]
-    rank = sample.size * count / x.size
-    # The standard deviation of a rank in a sample is about its square root.
-    margin = 4 * np.sqrt(rank) + 2
-    ranks = np.clip(np.array([rank + margin, rank, rank - margin], np.intp), 0, sample.size - 1)
-    cuts = np.concatenate([[1], *([pattern, pattern + 1] for pattern in patterns[ranks])])
-    return np.sort(np.clip(cuts, 1, _infinity(x.dtype)))
-
-
-def _infinity(dtype: np.dtype) -> int:
-    return int(np.array(np.inf, dtype).view(PATTERNS[dtype]))
