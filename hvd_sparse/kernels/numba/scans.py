@@ -6,33 +6,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.vectors import (
     DOUBLE,
+    INDEX,
     SEGMENT,
     WORD,
     Call,
     counting,
     instructions,
-    pattern_of,
     reaching,
     signatures,
-    whole_end,
 )
 
 
 def _emit_count(call: Call) -> ir.Value:
     (entries,) = call.pointers(0)
-    builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[1:4]
-    cuts = vectors.splat_pattern(cut)
+    builder, (start, stop, cut) = call.builder, call.arguments[1:4]
     states = [ir.Constant(WORD, 0)]
-    with counting(builder, start, stop, vectors.lanes, states) as (index, (count,), leaving):
-        reaches = reaching(vectors, vectors.load(entries, index), cuts)
-        leaving.append(builder.add(count, vectors.ones(reaches)))
+    for vectors, first, last in call.spans(start, stop):
+        cuts = vectors.splat_pattern(cut)
+        with counting(builder, first, last, vectors.lanes, states) as (index, (count,), leaving):
+            reaches = reaching(vectors, vectors.load(entries, index), cuts)
+            leaving.append(builder.add(count, vectors.ones(reaches)))
     return states[0]
 
 
@@ -43,26 +42,22 @@ def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xppp"), nogil=True, cache=True)
 def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
-    whole = whole_end(x, start, stop)
-    count = _count(x, start, whole, cut)
-    for i in range(whole, stop):
-        pattern, infinity = pattern_of(x[i])
-        count += (pattern >= cut) & (pattern <= infinity)
-    return count
+    return _count(x, start, stop, cut)
 
 
 def _emit_take(call: Call) -> ir.Value:
     entries, at, found = call.pointers(0, 4, 5)
-    builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[1:4]
-    cuts = vectors.splat_pattern(cut)
+    builder, (start, stop, cut) = call.builder, call.arguments[1:4]
     states = [call.arguments[6]]
-    with counting(builder, start, stop, vectors.lanes, states) as (index, (taken,), leaving):
-        entry = vectors.load(entries, index)
-        # Append only if any lane reaches the cut, because in most SIMD vectors none does.
-        reaches = reaching(vectors, entry, cuts)
-        with vectors.seldom(reaches, [taken]) as changed:
-            changed.append(vectors.append(entry, reaches, index, at, found, taken))
-        leaving += changed
+    for vectors, first, last in call.spans(start, stop):
+        cuts = vectors.splat_pattern(cut)
+        with counting(builder, first, last, vectors.lanes, states) as (index, (taken,), leaving):
+            entry = vectors.load(entries, index)
+            # Append only if any lane reaches the cut, because in most SIMD vectors none does.
+            reaches = reaching(vectors, entry, cuts)
+            with vectors.seldom(reaches, [taken]) as changed:
+                changed.append(vectors.append(entry, reaches, index, at, found, taken))
+            leaving += changed
     return states[0]
 
 
@@ -77,18 +72,12 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
     """Write the entries of x[start:stop] that reach the cut to the lists, and return their number.
     The lists have room for ``capacity + SPARE`` entries. If more than ``capacity`` entries reach
     the cut, the lists are incomplete, but the number is exact."""
-    whole = whole_end(x, start, stop)
     count = 0
-    for first in range(start, whole, SEGMENT):
-        last = min(first + SEGMENT, whole)
+    for first in range(start, stop, SEGMENT):
+        last = min(first + SEGMENT, stop)
         count = _take(x, first, last, cut, indices, values, count)
         if count > capacity:  # the list is full
             return count + count_at_least(x, last, stop, cut)
-    for i in range(whole, stop):
-        pattern, infinity = pattern_of(x[i])
-        if cut <= pattern <= infinity:
-            indices[count], values[count] = i, x[i]
-            count += 1
     return count
 
 
@@ -102,37 +91,39 @@ def _make_look(adds: bool) -> Callable[..., object]:
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
-        builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[3:5]
-        zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
-        nothing = ir.Constant(vectors.half, [0.0] * (vectors.lanes // 2))
-        states = [nothing, nothing, zero, ir.Constant(WORD, 0)]
-        loop = counting(builder, start, stop, vectors.lanes, states)
-        with loop as (index, (low, high, top, n), leaving):
-            entry = vectors.load(x, index)
-            if adds:
-                old = vectors.load(kept, index)
-                entry = builder.fadd(old, entry)
-            magnitude = vectors.magnitude(entry)
-            if adds:
-                finite = builder.fcmp_ordered("<", magnitude, infinite)
-                vectors.store(builder.select(finite, entry, old), to, index)
-            # Ordered comparisons are false for NaN, so the maximum ignores NaN; the sum becomes
-            # NaN.
-            is_more = builder.fcmp_ordered(">", magnitude, top)
-            leaving += [
-                # Add in float64, because a float32 sum over a long vector loses its last digits.
-                builder.fadd(low, vectors.doubles(magnitude, 0)),
-                builder.fadd(high, vectors.doubles(magnitude, 1)),
-                builder.select(is_more, magnitude, top),
-                builder.add(n, vectors.ones(builder.fcmp_unordered("!=", entry, zero))),
-            ]
-        low, high, top, n = states
-        call.add_up(totals, 0, vectors.sum_of_doubles(builder.fadd(low, high)))
-        slot = builder.gep(totals, [ir.Constant(WORD, 1)])
-        largest = vectors.largest(top)
-        is_more = builder.fcmp_ordered(">", largest, builder.load(slot))
-        builder.store(builder.select(is_more, largest, builder.load(slot)), slot)
-        call.add_up(totals, 2, builder.uitofp(n, DOUBLE))
+        builder, (start, stop) = call.builder, call.arguments[3:5]
+        sums, slot = (builder.gep(totals, [ir.Constant(WORD, i)]) for i in range(2))
+        for vectors, first, last in call.spans(start, stop):
+            zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
+            nothing = ir.Constant(vectors.doubles, [0.0] * vectors.lanes)
+            so_far = builder.insert_element(nothing, builder.load(sums), ir.Constant(INDEX, 0))
+            states = [so_far, zero, ir.Constant(WORD, 0)]
+            loop = counting(builder, first, last, vectors.lanes, states)
+            with loop as (index, (total, top, n), leaving):
+                entry = vectors.load(x, index)
+                if adds:
+                    old = vectors.load(kept, index)
+                    entry = builder.fadd(old, entry)
+                magnitude = vectors.magnitude(entry)
+                if adds:
+                    finite = builder.fcmp_ordered("<", magnitude, infinite)
+                    vectors.store(builder.select(finite, entry, old), to, index)
+                # Ordered comparisons are false for NaN, so the maximum ignores NaN; the sum becomes
+                # NaN.
+                is_more = builder.fcmp_ordered(">", magnitude, top)
+                leaving += [
+                    # Add in float64, because a float32 sum over a long vector loses its last
+                    # digits.
+                    builder.fadd(total, vectors.widened(magnitude)),
+                    builder.select(is_more, magnitude, top),
+                    builder.add(n, vectors.ones(builder.fcmp_unordered("!=", entry, zero))),
+                ]
+            total, top, n = states
+            builder.store(vectors.sum_of_doubles(total), sums)
+            largest = vectors.largest(top)
+            is_more = builder.fcmp_ordered(">", largest, builder.load(slot))
+            builder.store(builder.select(is_more, largest, builder.load(slot)), slot)
+            call.add_up(totals, 2, builder.uitofp(n, DOUBLE))
 
     @intrinsic
     def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
@@ -146,28 +137,11 @@ def _make_look(adds: bool) -> Callable[..., object]:
 _add_and_look, _look = _make_look(True), _make_look(False)
 
 
-@njit
-def _look_at(entry, totals):  # type: ignore[no-untyped-def]
-    magnitude = abs(entry)
-    totals[0] += magnitude
-    if magnitude > totals[1]:
-        totals[1] = magnitude
-    totals[2] += entry != 0
-
-
 @njit(signatures("xxOppS", types.void), nogil=True, cache=True)
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-    whole = whole_end(gradient, start, stop)
-    _add_and_look(gradient, residual, out, start, whole, totals)
-    for i in range(whole, stop):
-        entry = residual[i] + gradient[i]
-        _look_at(entry, totals)
-        out[i] = entry if abs(entry) < np.inf else residual[i]
+    _add_and_look(gradient, residual, out, start, stop, totals)
 
 
 @njit(signatures("xppS", types.void), nogil=True, cache=True)
 def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
-    whole = whole_end(x, start, stop)
-    _look(x, x, x, start, whole, totals)
-    for i in range(whole, stop):
-        _look_at(x[i], totals)
+    _look(x, x, x, start, stop, totals)
