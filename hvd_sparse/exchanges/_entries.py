@@ -7,7 +7,15 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import AS_TYPE, Frame, need, need_size, read_frame, write_frame
+from hvd_sparse.wire.frame import (
+    AS_TYPE,
+    Frame,
+    need,
+    need_ascending,
+    need_size,
+    read_frame,
+    write_frame,
+)
 
 INDICES, VALUES = 240, 241
 """The numbers that these frames have in place of a codec's number."""
@@ -67,10 +75,7 @@ def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
     frame = _read(buffer, INDICES, numel)
     need_size(frame, 4 * frame.count)
     indices = frame.body.view("<u4").astype(np.uint32)
-    if frame.count and (int(indices[-1]) >= numel or not np.all(indices[1:] > indices[:-1])):
-        raise CorruptPayload(
-            f"the indices do not ascend, or exceed the {numel} entries of the tensor"
-        )
+    need_ascending(indices, numel)
     return indices
 
 

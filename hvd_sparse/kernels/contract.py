@@ -9,8 +9,8 @@ follow these rules, so that they give equal results:
   ascending and unique.
 * Exact zeros and NaN are never taken, except by ``take_indices``.
 * All results are equal bit for bit between engines, except that sums of many entries
-  (``moments``, ``mean_and_std``, ``tail``, ``chunk_norms``, ``Taking.abs_sum``) and
-  ``orthogonalized`` may differ in their last digits.
+  (``moments``, ``mean_and_std``, ``tail``, ``chunk_norms``) and ``orthogonalized`` may differ in
+  their last digits.
 * A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``, and to the new
   vectors of a ``Direction``.
 """
@@ -98,13 +98,10 @@ NOTHING = Brought()
 class Taking(NamedTuple):
     """The result of ``accumulate_and_take``.
 
-    abs_sum : sum of the magnitudes of residual + gradient, exact to about six digits; it may be Inf
-        if it overflows the dtype
     nonfinite : number of entries of residual + gradient that are NaN or Inf
     taken : the entries that reached the aim's threshold; None if there were more than its capacity
     """
 
-    abs_sum: float
     nonfinite: int
     taken: Selection | None
     brought: Brought = NOTHING
@@ -262,8 +259,7 @@ class Kernels(Packers):
         if fits:
             self.clear(out, taken.indices)
         nonfinite = out.size - int(np.count_nonzero(finite))
-        abs_sum = float(magnitudes.sum(dtype=np.float64))
-        return Taking(abs_sum, nonfinite, taken if fits else None)
+        return Taking(nonfinite, taken if fits else None)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         """Return an optimizer's direction for this gradient, and write the optimizer's new vectors

@@ -48,7 +48,7 @@ class NumpyEngine:
 @dataclass(frozen=True)
 class NumbaEngine:
     """Compiled kernels on the CPU, the default there if numba is installed. They read a gradient
-    only once to add it to the residual, sum the magnitudes and select entries.
+    only once, to add it to the residual and to select entries.
 
     Numba compiles the kernels when the first compressor is created on a machine, and caches the
     compiled code on disk.
@@ -83,7 +83,9 @@ class TorchEngine:
 
     @property
     def kernels(self) -> Kernels:
-        return _of_torch()
+        from hvd_sparse.kernels.torch import TorchKernels
+
+        return cast(Kernels, TorchKernels(_of_host()))
 
 
 @ENGINES.register("triton")
@@ -101,7 +103,14 @@ class TritonEngine:
 
     @property
     def kernels(self) -> Kernels:
-        return _of_triton()
+        from hvd_sparse.kernels.triton import TritonKernels, has_gpu
+
+        if not has_gpu():
+            raise InvalidOption(
+                "engine 'triton' needs a GPU, but torch finds none here: leave engine out, or give "
+                "engine='torch'"
+            )
+        return cast(Kernels, TritonKernels(_of_host()))
 
 
 def works_on_devices(engine: object) -> bool:
@@ -134,25 +143,6 @@ def _compiled(threads: int) -> Kernels:
     return CompiledKernels(threads)
 
 
-@cache
-def _of_torch() -> Kernels:
-    from hvd_sparse.kernels.torch import TorchKernels
-
-    return cast(Kernels, TorchKernels(_of_host()))
-
-
-@cache
-def _of_triton() -> Kernels:
-    from hvd_sparse.kernels.triton import TritonKernels, has_gpu
-
-    if not has_gpu():
-        raise InvalidOption(
-            "engine 'triton' needs a GPU, but torch finds none here: leave engine out, or give "
-            "engine='torch'"
-        )
-    return cast(Kernels, TritonKernels(_of_host()))
-
-
 def _has_triton() -> bool:
     if importlib.util.find_spec("triton") is None:
         return False
@@ -175,7 +165,8 @@ def resolve_engine_by_place(engine: object) -> Kernels:
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
-    device = _of_triton() if is_triton or (engine is None and _has_triton()) else _of_torch()
+    takes_triton = is_triton or (engine is None and _has_triton())
+    device = TritonEngine().kernels if takes_triton else TorchEngine().kernels
     by_place = KernelsByPlace(resolve_engine(None if is_triton else engine), device)
     return cast(Kernels, by_place)  # it has all kernels as attributes
 

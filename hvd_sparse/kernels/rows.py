@@ -63,13 +63,12 @@ SENT = np.dtype(
         ("taken", "i8"),  # number of taken entries; -1 if they exceed the capacity
         ("sent", "i8"),  # number of sent entries; -1 if the row is left to the pipeline
         ("nonfinite", "i8"),  # as in ``Taking``
-        ("abs_sum", "f8"),
         ("threshold", "f8"),  # smallest magnitude of the sent entries, or the aim's threshold
     ]
 )
 """Row of a tensor whose gradient is to be sent."""
 
-SENT_ROW = struct.Struct("=q7Q11dqd4qd5q2d")
+SENT_ROW = struct.Struct("=q7Q11dqd4qd5qd")
 """A row of ``SENT`` as bytes. Packing it is faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(

@@ -40,9 +40,9 @@ class ErrorFeedback(Memory):
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
     exact. If it were rounded to the nearest number, every gradient that is small compared with its
     residual would be lost. Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10
-    (float16) of the entry, so a 16-bit residual is not conserved exactly; the state adds up the
-    rounding errors (``rounding``). float16 holds magnitudes up to 65504.  The accumulated vector is
-    in float32, and exists only while the tensor is compressed.
+    (float16) of the entry, so a 16-bit residual is not conserved exactly. float16 holds magnitudes
+    up to 65504.  The accumulated vector is in float32, and exists only while the tensor is
+    compressed.
 
     State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
     it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
@@ -73,11 +73,7 @@ class ErrorFeedback(Memory):
 
 
 class Residual16State(MemoryState):
-    """The residual of one tensor in bfloat16 or float16.
-
-    rounding : sum of all rounding errors so far. The sum of all gradients plus ``rounding`` equals
-        the sum of all sent entries and the residual
-    """
+    """The residual of one tensor in bfloat16 or float16."""
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
         if spec.accumulator != np.float32:
@@ -92,8 +88,6 @@ class Residual16State(MemoryState):
         self._wide = np.empty(0, np.float32)
         self._sent = Selection.empty(spec.numel)
         self._is_written = False
-        self._rounded = 0.0
-        self.rounding = 0.0
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
@@ -130,17 +124,15 @@ class Residual16State(MemoryState):
             self._kept, self._before = self._before, self._kept
         else:
             self._sent = sent
-        self._rounded = self._round(wide, "")
+        self._round(wide, "")
         self._is_written = True
 
-    def _round(self, wide: np.ndarray, why: str) -> float:
-        """Round a vector, store it as the residual, and return the sum of the rounding errors.
-        ``why`` gives each rounding in a step its own random numbers."""
+    def _round(self, wide: np.ndarray, why: str) -> None:
+        """Round a vector, and store it as the residual. ``why`` gives each rounding in a step its
+        own random numbers."""
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
-        return float(np.subtract(widen(self._kept), wide, dtype=np.float64).sum())
 
     def commit(self) -> None:
-        self.rounding += self._rounded
         self._forget()
 
     def roll_back(self) -> None:
@@ -151,11 +143,10 @@ class Residual16State(MemoryState):
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
             self._add(self._sent, "|back")
-            self.rounding += self._rounded
         self._forget()
 
     def _forget(self) -> None:
-        self._is_written, self._rounded = False, 0.0
+        self._is_written = False
         self._sent = Selection.empty(self._spec.numel)
 
     def add(self, returned: Selection) -> None:
@@ -164,7 +155,7 @@ class Residual16State(MemoryState):
     def _add(self, entries: Selection, why: str) -> None:
         wide = widen(self._kept)
         wide[entries.indices] += entries.values
-        self.rounding += self._round(wide, why)
+        self._round(wide, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the committed residual as float32, so that a checkpoint does not depend on the

@@ -23,7 +23,7 @@ from hvd_sparse.step.records import TensorStep
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
-UNKNOWN = Taking(0.0, 0, None)
+UNKNOWN = Taking(0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
 """Columns of the row of a recorded pass: ``move``, the vectors, and the numbers."""
@@ -108,7 +108,7 @@ class OutgoingRows:
                 move, *map(address, vectors), *NO_VECTORS[len(vectors) :],
                 *numbers, *NO_NUMBERS[len(numbers) :], spec.numel,
                 aim.threshold, aim.capacity, band.least, band.wanted, band.most,
-                margin_of(state.memo), self._nbytes, 0, 0, 0, 0, 0, 0,
+                margin_of(state.memo), self._nbytes, 0, 0, 0, 0, 0,
             )
         )  # fmt: skip
         self._codec, self._dtype = codec, spec.accumulator
@@ -155,7 +155,7 @@ class OutgoingRows:
         if taken >= 0:
             numel = ticket.state.spec.numel
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
-        taking = Taking(float(row["abs_sum"]), int(row["nonfinite"]), entries)
+        taking = Taking(int(row["nonfinite"]), entries)
         ticket.accumulated = accumulated._replace(taking=taking)
 
     def _sent(

@@ -26,6 +26,7 @@ ranks.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,14 +79,12 @@ def capacity(
     """Return how many entries of a tensor a rank may send, at least 1, so that the messages of all
     ranks together are expected to have at most ``gathered_bytes`` bytes."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    least, most = 1, max(1, numel)  # bisect, because a body grows with its number of entries
-    while least < most:
-        middle = (least + most + 1) // 2
-        if codec.body_bytes(middle, numel, value_bytes) <= budget:
-            least = middle
-        else:
-            most = middle - 1
-    return least
+    # A body grows with its number of entries.
+    counts = range(1, numel + 1)
+    fitting = bisect_right(
+        counts, budget, key=lambda count: codec.body_bytes(count, numel, value_bytes)
+    )
+    return max(1, fitting)
 
 
 def write_message(

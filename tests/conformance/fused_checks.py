@@ -88,11 +88,6 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
 
 def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> None:
     assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
-    whole = total_of([abs(v) for v in total.tolist()])
-    if whole < np.finfo(total.dtype).max:
-        assert math.isclose(
-            taking.abs_sum, whole, rel_tol=1e-6, abs_tol=float(np.finfo(np.float32).tiny)
-        )
     if reach is None:
         assert taking.taken is None
     else:

@@ -12,7 +12,6 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
 import contextlib
 import json
-import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -125,9 +124,6 @@ def check_beside_the_reference(
         assert taking.taken.numel == x.size
         assert taking.taken.indices.tobytes() == expected.taken.indices.tobytes()
         assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
-    if expected.abs_sum < np.finfo(x.dtype).max:
-        tiny = float(np.finfo(np.float32).tiny)
-        assert math.isclose(taking.abs_sum, expected.abs_sum, rel_tol=1e-6, abs_tol=tiny)
 
 
 def check_assemble() -> None:

@@ -16,14 +16,13 @@ from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking
 from hvd_sparse.kernels.numba import fused, lists, scans
 from hvd_sparse.kernels.numba.packing import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
-from hvd_sparse.kernels.numba.scans import SHORT, search
 from hvd_sparse.kernels.numba.vectors import SPARE
 from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""``take_at_most`` trims a list of up to this many times the wanted entries. If more entries reach
-the threshold, it may search the whole vector for the largest."""
+"""A list of up to this many times the wanted entries is trimmed. If more entries reach the
+threshold, the whole vector is searched for the largest."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""
@@ -33,6 +32,12 @@ SHARED = 2 * ENTRIES_PER_THREAD
 
 LINE = 64
 """Parts of threads start at multiples of this, so that no two threads write to one cache line."""
+
+SHORT = 1 << 15
+"""Largest vector, in entries, from which ``take_largest`` takes without a sample."""
+
+SAMPLE = 1 << 13
+"""Number of entries in the sample by which ``take_largest`` estimates a threshold."""
 
 Result = TypeVar("Result")
 
@@ -85,30 +90,28 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     ) -> Taking:
         given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
 
-        def take(start: int, stop: int) -> tuple[np.ndarray, int, Selection]:
+        def take(start: int, stop: int) -> tuple[int, int, Selection]:
             # All taken entries may be in one thread's part, so each thread's list has room for the
             # whole capacity.
             indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
-            totals = np.zeros(2)
+            nonfinite = np.zeros(1, np.intp)
             count = fused.add_and_take(
                 gradient, residual, out, given, start, stop, cut, indices, values, aim.capacity,
-                totals,
+                nonfinite,
             )  # fmt: skip
             listed = max(0, count)
-            return totals, count, Selection(indices[:listed], values[:listed], out.size)
+            return int(nonfinite[0]), count, Selection(indices[:listed], values[:listed], out.size)
 
         if self._pool is None or out.size < SHARED:  # faster than the general case below
-            totals, count, taken = take(0, out.size)
-            abs_sum, nonfinite = totals.tolist()
-            return Taking(abs_sum, int(nonfinite), taken if count >= 0 else None)
+            nonfinite, count, taken = take(0, out.size)
+            return Taking(nonfinite, taken if count >= 0 else None)
         parts = self._spread(out.size, take)
         taken = joined([taken for _, _, taken in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
         if is_too_much:  # write back the entries of the parts that stayed within the capacity
             lists.restore(out, taken.indices, taken.values)
-        abs_sum = sum(float(totals[0]) for totals, _, _ in parts)
-        nonfinite = sum(int(totals[1]) for totals, _, _ in parts)
-        return Taking(abs_sum, nonfinite, None if is_too_much else taken)
+        nonfinite = sum(bad for bad, _, _ in parts)
+        return Taking(nonfinite, None if is_too_much else taken)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         if isinstance(direction, Momentum) and not direction.is_nesterov:
@@ -155,36 +158,18 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         if count <= 0:
             return Selection.empty(x.size, x.dtype)
         if x.size > SHORT:
-            return self._largest_of_many(x, min(count, x.size))
+            # Usually enough entries, but not many more, reach a threshold that a sample suggests.
+            threshold = _likely(x, count)
+            found, taken = self.count_and_take(x, threshold, _few(count, x.size))
+            # With threshold 0, all non-zeros were taken, however few they are.
+            if taken is not None and (found >= count or threshold == 0):
+                return self.trim(taken, count, None)[0]
         indices, values = _room(min(count, x.size) + 1, x)
         found = lists.take_largest(x, count, indices, values)
         return Selection(indices[:found], values[:found], x.size)
 
-    def _largest_of_many(self, x: np.ndarray, count: int) -> Selection:
-        def reached(cuts: np.ndarray) -> np.ndarray:
-            def count_each(start: int, stop: int) -> np.ndarray:
-                found = np.zeros(cuts.size, np.intp)
-                scans.count_each(x, start, stop, cuts, found)
-                return found
-
-            return np.asarray(np.sum(self._spread(x.size, count_each), axis=0))
-
-        pattern, above, candidates = search(x, count, reached)
-        if candidates is not None:
-            taken = joined([part for _, part in self._take(x, pattern, candidates)])
-            return self.trim(taken, count, None)[0]
-        # Take all larger magnitudes, and the first ones of those that equal the count-th largest.
-        larger = joined([part for _, part in self._take(x, above, count)])
-        indices, values = _room(count - larger.count if pattern < above else 0, x)
-        found = scans.take_first(x, pattern, indices.size, indices, values)
-        both = joined([larger, Selection(indices[:found], values[:found], x.size)])
-        # Sort, because the indices of the two lists interleave.
-        order = np.argsort(both.indices, kind="stable")
-        return Selection(both.indices[order], both.values[order], x.size)
-
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        few = min(x.size, max(CANDIDATES * most, x.size // CANDIDATES**2))
-        count, taken = self.count_and_take(x, threshold, few)
+        count, taken = self.count_and_take(x, threshold, _few(most, x.size))
         if taken is None:
             return count, self.take_largest(x, most)
         return count, self.trim(taken, most, None)[0] if count > most else taken
@@ -246,6 +231,20 @@ def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
     except OverflowError:  # too large for the dtype
         (pattern,) = bits.unpack(rounded.pack(math.inf))
     return pattern if pattern > least else least
+
+
+def _few(most: int, numel: int) -> int:
+    return min(numel, max(CANDIDATES * most, numel // CANDIDATES**2))
+
+
+def _likely(x: np.ndarray, count: int) -> float:
+    """Return a threshold that very likely at least ``count`` entries reach, and hardly more."""
+    # A strided sample is about as good as a random one here, and gives the same result every time.
+    sample = np.abs(x[:: x.size // SAMPLE])
+    # The standard deviation of a rank in a sample is about its square root.
+    rank = sample.size * count / x.size
+    place = sample.size - 1 - int(rank + 4 * math.sqrt(rank) + 2)
+    return float(np.partition(sample, place)[place]) if place > 0 else 0.0
 
 
 def joined(parts: Sequence[Selection]) -> Selection:

@@ -16,7 +16,6 @@ The loops must not fuse or reorder operations, because results must equal numpy'
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -25,16 +24,16 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 from hvd_sparse.kernels.numba.vectors import (
-    DOUBLE,
     SEGMENT,
+    WORD,
     Call,
+    Vectors,
     counting,
     instructions,
     pattern_of,
     signatures,
-    whole_end,
 )
-from hvd_sparse.kernels.rows import ADAM, DECAY, GRADIENT, MOMENTUM
+from hvd_sparse.kernels.rows import ADAM, DECAY, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
@@ -48,7 +47,7 @@ CROWDED = 10
 is taken would be unpredictable."""
 
 
-def vectors_added(call: Call, store: Store) -> Added:
+def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
     """Return a function that emits instructions for the SIMD vector to add at an index: entries of
     the gradient or of the direction.
 
@@ -58,16 +57,18 @@ def vectors_added(call: Call, store: Store) -> Added:
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
-        return _decay(call, gradient, *members)
+        return _decay(call, vectors, gradient, *members)
     if len(members) == MOMENTUM:
-        return _momentum(call, gradient, store, *members)
+        return _momentum(call, vectors, gradient, store, *members)
     if len(members) == ADAM:
-        return _adam(call, gradient, store, *members)
-    return lambda index: call.vectors.load(gradient, index)
+        return _adam(call, vectors, gradient, store, *members)
+    return lambda index: vectors.load(gradient, index)
 
 
-def _decay(call: Call, gradient: ir.Value, parameter: ir.Value, decay: ir.Value) -> Added:
-    builder, vectors = call.builder, call.vectors
+def _decay(
+    call: Call, vectors: Vectors, gradient: ir.Value, parameter: ir.Value, decay: ir.Value
+) -> Added:
+    builder = call.builder
     factor = vectors.splat(decay)
 
     def added(index: ir.Value) -> ir.Value:
@@ -79,6 +80,7 @@ def _decay(call: Call, gradient: ir.Value, parameter: ir.Value, decay: ir.Value)
 
 def _momentum(
     call: Call,
+    vectors: Vectors,
     gradient: ir.Value,
     store: Store,
     velocity: ir.Value,
@@ -86,7 +88,7 @@ def _momentum(
     momentum: ir.Value,
     is_nesterov: ir.Value,
 ) -> Added:
-    builder, vectors = call.builder, call.vectors
+    builder = call.builder
     factor, nesterov = vectors.splat(momentum), call.is_set(is_nesterov)
 
     def added(index: ir.Value) -> ir.Value:
@@ -101,6 +103,7 @@ def _momentum(
 
 def _adam(
     call: Call,
+    vectors: Vectors,
     gradient: ir.Value,
     store: Store,
     mean: ir.Value,
@@ -109,7 +112,7 @@ def _adam(
     out_square: ir.Value,
     *numbers: ir.Value,
 ) -> Added:
-    builder, vectors = call.builder, call.vectors
+    builder = call.builder
     times, plus, nothing = builder.fmul, builder.fadd, vectors.constant(0.0)
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = (
         vectors.splat(number) for number in numbers[:-1]
@@ -136,71 +139,28 @@ def _adam(
     return added
 
 
-# As in numpy, a division by zero gives infinity and no error.
-@njit(error_model="numpy")
-def _adam_entry(top, first, second, own, others, epsilon, scale):  # type: ignore[no-untyped-def]
-    both = first * first
-    average = second * own + (both if both < second else second) * others
-    return (top / (math.sqrt(average) + epsilon) + average * (epsilon - epsilon)) * scale
-
-
-def entry_added(gradient: np.ndarray, direction: tuple, i: int) -> float:
-    """Return the entry to add at index ``i``, as ``vectors_added`` does for whole vectors."""
-    raise NotImplementedError  # numba uses the overload below
-
-
-@overload(entry_added)
-def _entry_added(gradient, direction, i):  # type: ignore[no-untyped-def]
-    def of_gradient(gradient, direction, i):  # type: ignore[no-untyped-def]
-        return gradient[i]
-
-    def of_decay(gradient, direction, i):  # type: ignore[no-untyped-def]
-        parameter, decay = direction
-        return parameter[i] * decay + gradient[i]
-
-    def of_momentum(gradient, direction, i):  # type: ignore[no-untyped-def]
-        velocity, out_velocity, momentum, is_nesterov = direction
-        entry = gradient[i]
-        pushed = velocity[i] * momentum + entry
-        out_velocity[i] = pushed
-        return pushed * momentum + entry if is_nesterov else pushed
-
-    def of_adam(gradient, direction, i):  # type: ignore[no-untyped-def]
-        (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2,
-         own, others, epsilon, scale, is_of_mean) = direction  # fmt: skip
-        entry = gradient[i]
-        first = mean[i] * beta1 + entry * rest1
-        second = square[i] * beta2 + entry * entry * rest2
-        out_mean[i], out_square[i] = first, second
-        first, second = first * unbias1, second * unbias2
-        top = first if is_of_mean else entry
-        return _adam_entry(top, first, second, own, others, epsilon, scale)
-
-    by_length = {GRADIENT: of_gradient, DECAY: of_decay, MOMENTUM: of_momentum, ADAM: of_adam}
-    return by_length[len(direction)]
-
-
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make a numba intrinsic that, in whole SIMD vectors, writes out = residual + the vector to
-    add, appends the taken entries to a list, and writes 0 in their place.
+    """Make a numba intrinsic that writes out = residual + the vector to add, appends the taken
+    entries to a list, and writes 0 in their place.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
     is_crowded : append every SIMD vector to the list without a branch. Entries that were not taken
         are overwritten by the next append
     """
 
-    def emit(call: Call) -> ir.Value:
-        kept, to, at, found, sums = call.pointers(1, 2, 6, 7, 9)
-        builder, vectors, (start, stop, cut) = call.builder, call.vectors, call.arguments[3:6]
-        store = vectors.store_past_caches if past_caches else vectors.store
+    def add_span(
+        call: Call, vectors: Vectors, start: ir.Value, stop: ir.Value, states: list[ir.Value]
+    ) -> None:
+        kept, to, at, found, bad = call.pointers(1, 2, 6, 7, 9)
+        builder, cut = call.builder, call.arguments[5]
+        is_past = past_caches and vectors.lanes > 1
+        store = vectors.store_past_caches if is_past else vectors.store
         cuts, infinity = vectors.splat_pattern(cut), vectors.infinity()
-        zero, added = vectors.constant(0.0), vectors_added(call, store)
-        states = [call.arguments[8], zero]
+        zero, added = vectors.constant(0.0), vectors_added(call, vectors, store)
         loop = counting(builder, start, stop, vectors.lanes, states)
-        with loop as (index, (taken, total), leaving):
+        with loop as (index, (taken,), leaving):
             old = vectors.load(kept, index)
             entry = builder.fadd(old, added(index))
-            magnitude = vectors.magnitude(entry)
             patterns = vectors.patterns(entry)
             stays = builder.icmp_signed("<", patterns, cuts)  # false for NaN
             finite = builder.icmp_signed("<", patterns, infinity)
@@ -217,22 +177,27 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             ) as changed:
                 count, left = states_now if is_crowded else take()
                 changed += [count, builder.select(finite, left, old)]
+                slot = builder.gep(bad, [ir.Constant(WORD, 0)])
                 nonfinite = vectors.ones(builder.not_(finite))
-                call.add_up(sums, 1, builder.uitofp(nonfinite, DOUBLE))
+                builder.store(builder.add(builder.load(slot), nonfinite), slot)
             store(changed[1], to, index)
-            leaving += [changed[0], builder.fadd(total, magnitude)]
-        call.add_up(sums, 0, vectors.sum(states[1]))
+            leaving.append(changed[0])
+
+    def emit(call: Call) -> ir.Value:
+        states = [call.arguments[8]]
+        for vectors, start, stop in call.spans(*call.arguments[3:5]):
+            add_span(call, vectors, start, stop, states)
         if past_caches:
-            builder.fence("seq_cst")  # make these writes visible to other threads
+            call.builder.fence("seq_cst")  # make these writes visible to other threads
         return states[0]
 
     @intrinsic
     def add_and_take(  # type: ignore[no-untyped-def]
-        typing, x, residual, out, start, stop, cut, indices, values, count, totals, direction
+        typing, x, residual, out, start, stop, cut, indices, values, count, nonfinite, direction
     ):
         words = (types.intp, types.intp, types.intp)
         return types.intp(
-            x, residual, out, *words, indices, values, types.intp, totals, direction
+            x, residual, out, *words, indices, values, types.intp, nonfinite, direction
         ), instructions(emit)
 
     made: Callable[..., object] = add_and_take
@@ -247,7 +212,7 @@ _add_and_take_past_caches_crowded = _make_add_and_take(True, True)
 
 
 @njit
-def _add_and_take_vectors(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
+def _add_and_take_segment(past_caches, is_crowded, *arguments):  # type: ignore[no-untyped-def]
     if past_caches and is_crowded:
         return _add_and_take_past_caches_crowded(*arguments)
     if past_caches:
@@ -285,11 +250,14 @@ def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
     return {MOMENTUM: of_momentum, ADAM: of_adam}.get(len(direction), lambda direction, start: True)
 
 
-@njit
-def _take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, direction, past_caches,
-    start, stop, cut, indices, values, capacity, totals,
-):  # fmt: skip
+_GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
+"""Types of the four kinds of direction, spelled in the letters of ``signatures``."""
+
+
+@njit(signatures("xxOdpppJOpI", given=_GIVEN), nogil=True, cache=True)
+def add_and_take(  # type: ignore[no-untyped-def]
+    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
+):
     """Write out = residual + the gradient or direction in [start, stop), and take the entries that
     reach the cut.
 
@@ -297,79 +265,44 @@ def _take(  # type: ignore[no-untyped-def]
 
     cut : bit pattern of the threshold, above 0
     indices, values : the list; it has room for ``capacity + SPARE`` entries
-    totals : float64 [2]. The sum of magnitudes is added to the first, and the number of entries
-        that are not finite to the second
+    nonfinite : intp [1]; the number of entries that are not finite is added to it
     """
+    past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
     is_crowded = capacity * CROWDED > stop - start
-    whole = whole_end(gradient, start, stop)
-    first = start
-    while first < stop:
-        # Work in segments, so that only few magnitudes are summed in float32, and a full list is
-        # noticed before entries are written beyond its end.
-        last = min(first + SEGMENT, whole) if first < whole else stop
-        if last <= whole:
-            count = _add_and_take_vectors(
-                past_caches, is_crowded,
-                gradient, residual, out, first, last, limit, indices, values, count, totals,
-                direction,
-            )  # fmt: skip
-        for i in range(max(first, whole), last):
-            old = residual[i]  # read it first, because ``out`` may be ``residual``
-            entry = old + entry_added(gradient, direction, i)
-            pattern, infinity = pattern_of(entry)
-            totals[0] += abs(entry)
-            out[i] = entry
-            if pattern >= infinity:
-                totals[1] += 1
-                out[i] = old
-            elif pattern >= limit:
-                indices[count], values[count] = i, entry
-                count += 1
-                out[i] = 0
+    # Work in segments, so that a full list is noticed before entries are written beyond its end.
+    for first in range(start, stop, SEGMENT):
+        last = min(first + SEGMENT, stop)
+        count = _add_and_take_segment(
+            past_caches, is_crowded,
+            gradient, residual, out, first, last, limit, indices, values, count, nonfinite,
+            direction,
+        )  # fmt: skip
         if count > capacity:
             # Too many entries: write them back. The rest of the pass has an infinite cut, so it
             # only adds and takes nothing.
             for i in range(count):
                 out[indices[i]] = values[i]
             limit, count, is_full = nothing_reaches, 0, True
-        first = last
     return -1 if is_full else count
 
 
 def _emit_direct(call: Call) -> None:
     (to,) = call.pointers(1)
-    builder, vectors, (start, stop) = call.builder, call.vectors, call.arguments[2:4]
-    added = vectors_added(call, vectors.store)
-    with counting(builder, start, stop, vectors.lanes, []) as (index, _, _):
-        vectors.store(added(index), to, index)
+    start, stop = call.arguments[2:4]
+    for vectors, first, last in call.spans(start, stop):
+        added = vectors_added(call, vectors, vectors.store)
+        with counting(call.builder, first, last, vectors.lanes, []) as (index, _, _):
+            vectors.store(added(index), to, index)
 
 
 @intrinsic
-def _direct_vectors(typing, gradient, out, start, stop, direction):  # type: ignore[no-untyped-def]
+def _direct(typing, gradient, out, start, stop, direction):  # type: ignore[no-untyped-def]
     words = (types.intp, types.intp)
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-_GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
-"""Types of the four kinds of direction, spelled in the letters of ``signatures``."""
-
-
 @njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
 def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
-    whole = whole_end(gradient, start, stop)
-    _direct_vectors(gradient, out, start, whole, direction)
-    for i in range(whole, stop):
-        out[i] = entry_added(gradient, direction, i)
-
-
-@njit(signatures("xxOdpppJOpS", given=_GIVEN), nogil=True, cache=True)
-def add_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, totals
-):
-    past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
-    return _take(
-        gradient, residual, out, direction, past_caches,
-        start, stop, cut, indices, values, capacity, totals,
-    )  # fmt: skip
+    _direct(gradient, out, start, stop, direction)

@@ -151,14 +151,14 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
+def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-def]
     numel, capacity = row["numel"], row["capacity"]
     cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
     if row["move"] == DECAY:
         decay = _vector(row, 3, values), _number(row, 0, values)
         return add_and_take(
-            gradient, old, new, decay, 0, numel, cut, indices, values, capacity, totals
+            gradient, old, new, decay, 0, numel, cut, indices, values, capacity, nonfinite
         )
     if row["move"] == MOMENTUM:
         momentum = (
@@ -166,7 +166,7 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
             _number(row, 0, values), np.intp(row["numbers"][1]),
         )  # fmt: skip
         return add_and_take(
-            gradient, old, new, momentum, 0, numel, cut, indices, values, capacity, totals
+            gradient, old, new, momentum, 0, numel, cut, indices, values, capacity, nonfinite
         )
     if row["move"] == ADAM:
         adam = (
@@ -178,9 +178,9 @@ def _pass_of(row, new, indices, values, totals):  # type: ignore[no-untyped-def]
             _number(row, 9, values), np.intp(row["numbers"][10]),
         )  # fmt: skip
         return add_and_take(
-            gradient, old, new, adam, 0, numel, cut, indices, values, capacity, totals
+            gradient, old, new, adam, 0, numel, cut, indices, values, capacity, nonfinite
         )
-    return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, totals)
+    return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, nonfinite)
 
 
 @njit(
@@ -199,17 +199,17 @@ def send_rows(  # type: ignore[no-untyped-def]
     indices, values : room for ``SPARE`` entries more than the largest capacity of a row
     kept_indices, kept_values : room for one entry more than any row sends
     """
-    totals = np.empty(2)
+    nonfinite = np.empty(1, np.intp)
     width = values.itemsize // 4
     for number in range(first, rows.size):
         row = rows[number]
         numel, least, most = row["numel"], row["least"], row["most"]
         new = _vector(row, 2, values)
-        totals[:] = 0
-        taken = _pass_of(row, new, indices, values, totals)
-        row["taken"], row["abs_sum"], row["nonfinite"] = taken, totals[0], np.intp(totals[1])
+        nonfinite[0] = 0
+        taken = _pass_of(row, new, indices, values, nonfinite)
+        row["taken"], row["nonfinite"] = taken, nonfinite[0]
         row["sent"] = -1
-        if totals[1] != 0 or taken < least:
+        if nonfinite[0] or taken < least:
             return number
         count, threshold = taken, row["aim"]
         if taken > most:

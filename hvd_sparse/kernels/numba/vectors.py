@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
@@ -26,23 +26,27 @@ VECTOR_BYTES = 64
 INDEX, WORD, DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
 
 SEGMENT = 2048
-"""Number of entries after which a pass checks whether the list is full. Their magnitudes are added
-in the data's dtype before the sum is added to a float64."""
+"""Number of entries after which a pass checks whether the list is full."""
 
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity, in entries: a segment, and one vector."""
 
 
 class Vectors:
-    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
+    """SIMD vectors of a scalar type; with one lane, entries on their own.
+
+    lanes : number of entries of a vector; by default those that ``VECTOR_BYTES`` hold
+    """
+
+    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, lanes: int = 0) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
         self.builder, self.scalar = builder, scalar
-        self.lanes = lanes = VECTOR_BYTES // self.bytes
+        self.lanes = lanes = lanes or VECTOR_BYTES // self.bytes
         self.floats = ir.VectorType(scalar, lanes)
         self.indices = ir.VectorType(INDEX, lanes)
         self.integer = ir.IntType(8 * self.bytes)
         self.integers = ir.VectorType(self.integer, lanes)
-        self.half = ir.VectorType(DOUBLE, lanes // 2)
+        self.doubles = ir.VectorType(DOUBLE, lanes)
         self.suffix = f"v{lanes}f{32 if scalar == ir.FloatType() else 64}"
 
     def call(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
@@ -102,21 +106,24 @@ class Vectors:
         # LLVM follows this hint only for whole aligned vectors.
         store.set_metadata("nontemporal", self.builder.module.add_metadata([ir.Constant(INDEX, 1)]))
 
-    def doubles(self, vector: ir.Value, half: int) -> ir.Value:
-        first = half * self.lanes // 2
-        lanes = [ir.Constant(INDEX, first + i) for i in range(self.lanes // 2)]
-        chosen = ir.Constant(ir.VectorType(INDEX, self.lanes // 2), lanes)
-        part = self.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), chosen)
-        return part if self.scalar == DOUBLE else self.builder.fpext(part, self.half)
-
-    def sum(self, vector: ir.Value) -> ir.Value:
-        halves = self.builder.fadd(self.doubles(vector, 0), self.doubles(vector, 1))
-        return self.sum_of_doubles(halves)
+    def widened(self, vector: ir.Value) -> ir.Value:
+        return vector if self.scalar == DOUBLE else self.builder.fpext(vector, self.doubles)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
+        lanes = self.lanes
+        if lanes > 1:  # first add the upper half of the lanes to the lower half
+            lanes = lanes // 2
+            undefined, places = ir.Constant(vector.type, ir.Undefined), ir.VectorType(INDEX, lanes)
+            low, high = (
+                self.builder.shuffle_vector(
+                    vector, undefined, ir.Constant(places, list(range(start, start + lanes)))
+                )
+                for start in (0, lanes)
+            )
+            vector = self.builder.fadd(low, high)
         # LLVM may not reorder this sum, so all machines get the same bits.
         zero = ir.Constant(DOUBLE, 0.0)
-        return self.call(f"llvm.vector.reduce.fadd.v{self.lanes // 2}f64", DOUBLE, zero, vector)
+        return self.call(f"llvm.vector.reduce.fadd.v{lanes}f64", DOUBLE, zero, vector)
 
     def largest(self, vector: ir.Value) -> ir.Value:
         """Return the largest lane, as a double; no lane may be NaN."""
@@ -162,7 +169,9 @@ class Vectors:
             (self.positions(index), indices, f"v{self.lanes}i32", 4),
         ):
             name = f"llvm.experimental.vector.compress.{suffix}"
-            to_the_front = self.call(name, vector.type, vector, mask, vector)
+            to_the_front = vector
+            if self.lanes > 1:
+                to_the_front = self.call(name, vector.type, vector, mask, vector)
             # Store a whole vector; the next append overwrites its surplus.
             place = self.at(pointer, count, vector.type)
             self.builder.store(to_the_front, place).align = align
@@ -214,6 +223,17 @@ class Call:
     @cached_property
     def vectors(self) -> Vectors:
         return Vectors(self.builder, self._context.get_data_type(self._types[0].dtype))
+
+    def spans(
+        self, start: ir.Value, stop: ir.Value
+    ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
+        """Yield what two loops over [start, stop) need, their vectors, start and stop: the first
+        loop reads whole SIMD vectors, the second the rest, entry by entry."""
+        lanes = ir.Constant(WORD, self.vectors.lanes)
+        rest = self.builder.srem(self.builder.sub(stop, start), lanes)
+        whole = self.builder.sub(stop, rest)
+        yield self.vectors, start, whole
+        yield Vectors(self.builder, self.vectors.scalar, lanes=1), whole, stop
 
     def pointers(self, *positions: int) -> list[ir.Value]:
         return [
@@ -307,9 +327,3 @@ def signatures(
             kinds["d"] = types.Tuple([kinds[letter] for letter in letters])
             made.append(result(*(kinds[letter] for letter in arguments)))
     return made
-
-
-@njit
-def whole_end(x, start, stop):  # type: ignore[no-untyped-def]
-    lanes = 64 // x.itemsize
-    return start + (stop - start) // lanes * lanes

@@ -206,20 +206,20 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     magnitudes = total.abs()
     is_finite = magnitudes < float("inf")
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
-    sums = magnitudes.sum(dtype=torch.float64), is_finite.logical_not().sum()
     besides = pending(total, aim.brings)
+    nonfinite = is_finite.logical_not().sum()
     # Compare with the capacity on the device, so that the host need not wait for the number.
     leaves = reaches & (reaches.sum() <= aim.capacity)
     rest = torch.where(is_finite, total, kept)
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
 
     def read(fetched: np.ndarray) -> list[Taking]:
-        taken = unpacked(fetched, kept, aim.capacity, len(sums) + len(besides))
-        abs_sum, nonfinite, *numbers = taken.also
+        taken = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
+        bad, *numbers = taken.also
         found = brought_in(numbers, aim.brings, kept.numel())
-        return [Taking(abs_sum, int(nonfinite), taken.selection, found)]
+        return [Taking(int(bad), taken.selection, found)]
 
-    return Answers(packed(total, reaches, aim.capacity, *sums, *besides), read)
+    return Answers(packed(total, reaches, aim.capacity, nonfinite, *besides), read)
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:

@@ -51,7 +51,7 @@ depend."""
 
 HEAD = 5
 """Number of numbers that are computed for each tensor: the number of entries that reached the aim's
-threshold, the sum of magnitudes, the number of entries that are not finite, and for moments the
+threshold, the number of entries that are not finite, and for moments the sum of magnitudes, the
 largest finite magnitude and the number of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
@@ -243,7 +243,7 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
     numbers = head[: 8 * HEAD * len(passes)].view(np.float64).reshape(-1, HEAD).tolist()
     answers: list[Taking | Moments] = []
     start = 0
-    for one, (count, abs_sum, nonfinite, most, nonzeros) in zip(passes, numbers):
+    for one, (count, nonfinite, abs_sum, most, nonzeros) in zip(passes, numbers):
         numel = one.out.numel()
         if one.aim is None:
             if nonfinite:  # the device returned the largest finite magnitude
@@ -257,7 +257,7 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
         brought = NOTHING
         if MOMENTS in one.aim.brings:
             brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
-        answers.append(Taking(abs_sum, int(nonfinite), selection, brought))
+        answers.append(Taking(int(nonfinite), selection, brought))
         start += one.room
     return answers
 

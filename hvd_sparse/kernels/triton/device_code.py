@@ -61,13 +61,12 @@ def take_blocks(  # type: ignore[no-untyped-def]
     tl.store(bases + program, base)
     # Store a sum for each program and use no atomics, because the bits of a float sum depend on the
     # order of its terms.
-    seen = tl.where(inside, magnitudes, 0.0)
-    if HAS_MOMENTS:  # add in float64, because float32 sums may overflow
+    if HAS_MOMENTS:
+        seen = tl.where(inside, magnitudes, 0.0)
+        # Add in float64, because float32 sums may overflow.
         tl.store(sums + program, tl.sum(seen.to(tl.float64), 0))
         tl.store(most + program, tl.max(tl.where(is_finite, seen, 0.0), 0).to(tl.float64))
         tl.store(nonzeros + program, tl.sum((seen != 0).to(tl.int32), 0))
-    else:
-        tl.store(sums + program, tl.sum(seen, 0).to(tl.float64))
     tl.store(nonfinite + program, tl.sum((inside & (is_finite == 0)).to(tl.int32), 0))
 
 
@@ -96,9 +95,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
         tl.store(starts + first + numbers, count + tl.cumsum(found, 0) - found, mask=inside)
         count += tl.sum(found, 0)
         bad += tl.sum(tl.load(nonfinite + first + numbers, mask=inside, other=0).to(tl.int64), 0)
-        # Add in float64, because a float32 sum of millions of magnitudes stops growing.
-        total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
         if HAS_MOMENTS:
+            total += tl.sum(tl.load(sums + first + numbers, mask=inside, other=0.0), 0)
             highest = tl.load(most + first + numbers, mask=inside, other=0.0)
             largest = tl.maximum(largest, tl.max(highest, 0))
             others = tl.load(nonzeros + first + numbers, mask=inside, other=0)
@@ -106,8 +104,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     # Store counts as float64 too, which is exact up to 2**53, so that one copy to the host is
     # enough.
     tl.store(numbered, count.to(tl.float64))
-    tl.store(numbered + 1, total)
-    tl.store(numbered + 2, bad.to(tl.float64))
+    tl.store(numbered + 1, bad.to(tl.float64))
+    tl.store(numbered + 2, total)
     tl.store(numbered + 3, largest)
     tl.store(numbered + 4, nonzero.to(tl.float64))
 
