@@ -2,8 +2,7 @@
 
 The search counts the entries that reach a threshold, and narrows a bracket [low, high] of
 thresholds with count(low) > wanted > count(high). It ends when a count lies in a band around the
-wanted number, when the entries that reach a threshold are few enough to list, so that the largest
-can be taken from the list, or when no other threshold fits between low and high.
+wanted number, or when no other threshold fits between low and high.
 """
 
 from __future__ import annotations
@@ -99,15 +98,61 @@ class SearchResult:
     """The result of a search.
 
     threshold : the threshold that the selected entries reach
-    converged : the number of these entries lies in the band. Otherwise no threshold was found, and
-        the wanted number of largest entries was selected from the whole vector
-    passes : number of counts
+    converged : the number of these entries lies in the band. Otherwise the wanted number of largest
+        entries was selected, and the threshold is the smallest of their magnitudes
+    passes : number of counts over the whole vector
     """
 
     threshold: float
     converged: bool
     passes: int
     selection: Selection
+
+
+class _Counter:
+    """Counts the entries of a vector that reach a threshold. Once only slightly too many entries
+    reach a threshold, the counter keeps them as candidates, and counts only among them."""
+
+    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
+        self._x, self._kernels = x, kernels
+        # List at most an eighth of the vector, or 3 k entries if that is more.
+        self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
+        self._candidates: Selection | None = None
+        self._last: tuple[float, Selection | None] = (-1.0, None)
+        self.passes = 0
+
+    def count(self, threshold: float, most: int) -> int:
+        if self._candidates is not None:
+            return self._kernels.count_at_least(self._candidates.values, threshold)
+        # Count and take in one pass, because the last count usually ends the search.
+        count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
+        self.passes += 1
+        self._last = threshold, taken
+        # All later thresholds are higher, so the entries that reach them are among the taken ones.
+        if count > most:
+            self._candidates = taken
+        return count
+
+    @property
+    def is_short(self) -> bool:
+        return self._candidates is not None
+
+    def largest(self, count: int) -> tuple[Selection, float]:
+        if self._candidates is not None:
+            return self._kernels.trim(self._candidates, count, None)
+        selection = self._kernels.take_largest(self._x, count)
+        return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
+
+    def take(self, threshold: float) -> Selection:
+        if self._candidates is None:
+            at, taken = self._last
+            return (
+                taken
+                if at == threshold and taken is not None
+                else self._kernels.take_at_least(self._x, threshold)
+            )
+        kept = self._kernels.take_at_least(self._candidates.values, threshold)
+        return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 
 
 def search_threshold(
@@ -122,16 +167,13 @@ def search_threshold(
 ) -> SearchResult:
     """Find a threshold that a number of entries within the band reach, and take these entries.
 
-    The search ends as soon as the entries that reach a threshold are listed and not too few. If
-    they are more than the band allows, the wanted number of largest entries is selected.
-
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
     number of the vector's precision lies strictly inside the bracket, for example because of equal
     magnitudes. Then exactly the wanted number of largest entries is taken.
 
     first : threshold of the first count
     search : how the next threshold is computed: "bisection" or "log_count"
-    max_passes : largest number of counts
+    max_passes : largest number of counts, in the vector or among candidates
     known : a threshold and the number of entries that reach it, if they have been counted before
     """
     round_to = x.dtype.type
@@ -142,18 +184,14 @@ def search_threshold(
     threshold = float(round_to(min(first, bracket.high)))
     if not threshold > bracket.low:  # also if it is NaN
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
-    # List at most an eighth of the vector, or 3 k entries or the whole band if that is more.
-    few = max(band.most, min(CANDIDATES * band.wanted, max(x.size // 8, 3 * band.wanted)))
-    widths, standstills, passes = [bracket.width], 0, 0
+    counter = _Counter(x, band.wanted, kernels)
+    widths, standstills = [bracket.width], 0
     while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
-        # Count and take in one pass, because the count usually ends the search.
-        count, taken = kernels.count_and_take(x, threshold, few)
-        passes += 1
-        if taken is not None and count >= band.least:
-            if count > band.most:
-                taken, threshold = kernels.trim(taken, band.wanted, None)
-            return SearchResult(threshold, True, passes, taken)
-        if count in (bracket.low_count, bracket.high_count):
+        count = counter.count(threshold, band.most)
+        if count in band:
+            return SearchResult(threshold, True, counter.passes, counter.take(threshold))
+        # Repeated counts among candidates are allowed, because they are cheap.
+        if not counter.is_short and count in (bracket.low_count, bracket.high_count):
             standstills += 1
             if standstills == STANDSTILLS:
                 break
@@ -164,6 +202,5 @@ def search_threshold(
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # already counted, or the maximum
             break
-    selection = kernels.take_largest(x, band.wanted)
-    smallest = float(np.abs(selection.values).min()) if selection.count else 0.0
-    return SearchResult(smallest, False, passes, selection)
+    selection, smallest = counter.largest(band.wanted)
+    return SearchResult(smallest, False, counter.passes, selection)

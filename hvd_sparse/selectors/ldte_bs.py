@@ -23,7 +23,6 @@ class LdteBs(DensitySelector):
 
         first threshold: t = mean(|accumulated|) * ln(numel / k), or near the previous step's
         repeat: count the entries with |accumulated| >= t, and stop if low * k <= count <= high * k;
-                if there are more, but few enough to list (at most 16 k), select the k largest;
                 otherwise choose the next t between a threshold with too many entries and one with
                 too few (the bracket)
 
@@ -32,7 +31,8 @@ class LdteBs(DensitySelector):
     search : how the next threshold is chosen: "log_count" interpolates the logarithm of the count
         between the ends of the bracket; "bisection" halves the bracket
     tolerance : (low, high) with 0 < low <= 1 <= high
-    max_passes : largest number of counts; if the search has not ended by then, exact top-k selects
+    max_passes : largest number of counts, in the vector or among candidates; if none of them lies
+        inside the tolerance, exact top-k selects
     warm_start : start the search just below the threshold of the tensor's previous step
 
     Notes
@@ -41,7 +41,8 @@ class LdteBs(DensitySelector):
     off it, and correct it by binary search, without sampling or sorting. We had no access to the
     paper's details. The following is our derivation: the first threshold in closed form (maximum
     likelihood, location 0), the bracket [0, max], the tolerance, the limit on counts, the
-    interpolation, the warm start, and the conditions that end the search.
+    interpolation, the warm start, the search among candidates, and the conditions that end the
+    search.
 
     Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
     reached, or two counts do not narrow the bracket, for example because magnitudes are equal. The
@@ -52,12 +53,11 @@ class LdteBs(DensitySelector):
     that adds the gradient to the residual also collects the entries that reach a threshold slightly
     below the previous step's. If there are more than the tolerance allows, the k largest are
     selected. In other steps, for example the first, every count is a pass over the tensor, until at
-    most 16 k entries reach a threshold (docs/results/selecting.md).
+    most 16 k entries reach a threshold; later counts read only these entries
+    (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the
-    paper's text; the defaults need fewer passes for the same guarantee. When only at most 16 k
-    entries reach a threshold, the paper's binary search goes on; here, for every ``search``, the k
-    largest of these entries are selected.
+    paper's text; the defaults need fewer passes for the same guarantee.
     """
 
     search: str = "log_count"

@@ -19,8 +19,7 @@ class RedsyncSearch(DensitySelector):
     """Select k to 2k entries above a threshold that is found by bisection.
 
         first threshold: halfway between mean(|x|) and max(|x|)
-        then bisection of [0, max(|x|)] until k <= count <= 2k; if there are more, but few enough to
-        list (at most 16k), the k largest of these are selected
+        then bisection of [0, max(|x|)] until k <= count <= 2k
 
     Parameters
     ----------
@@ -37,9 +36,8 @@ class RedsyncSearch(DensitySelector):
 
     Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
     reach the mean, its search ends with these. A widely copied implementation raises the threshold
-    if too few entries reach it; here it is lowered. When only at most 16k entries reach a
-    threshold, the paper's search goes on; here the k largest of these entries are selected. We do
-    not know for how many steps the paper uses a threshold again.
+    if too few entries reach it; here it is lowered. We do not know for how many steps the paper
+    uses a threshold again.
     """
 
     reuse_steps: int = 5
