@@ -87,6 +87,7 @@ class Compressor:
         self.name = self._naming.name
         self._policy = Policy() if policy is None else policy
         self._commits = Commits()
+        self._is_outside = False  # of the process set
         self._world: tuple[int, int] | None = None  # rank and size since the last handshake
         self._recorder: Recorder | None = None
         self._trace_file: TraceFile | None = None
@@ -102,6 +103,7 @@ class Compressor:
             self.name,
             footprint(self.configuration, self.step.specs, self._size_of_world())["state_bytes"],
         )
+        self._is_outside = rank < 0
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
         self.collective = self.messenger = PatientCollective(self.collective, self.watchdog)
@@ -142,7 +144,7 @@ class Compressor:
         """Return the rank and the number of ranks at the last handshake. The state belongs to
         these; after an elastic restart, Horovod already has new ones. Raises InvalidOption on a
         rank outside of the process set, which has no state."""
-        if self.watchdog.rank < 0:
+        if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
                 "no state of it: call this method only if process_set.included()"
@@ -274,7 +276,7 @@ class Compressor:
         entries = {spec.key: spec.numel for spec in self.step.specs}
         counts = self.step.stats.tensors
         text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
-        if all_ranks and self.watchdog.rank >= 0:
+        if all_ranks and not self._is_outside:
             gatherer = Gatherer(self.collective, f"hvd_sparse.summary.{self.name}", self.limit_s)
             mine = {name: value for name, value in stats.items() if name != "tensors"}
             text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
@@ -324,7 +326,7 @@ class Compressor:
         InvalidOption : the exchange is "hierarchical", whose states cannot be in one file
         """
         self.resolve()
-        if self.watchdog.rank < 0:
+        if self._is_outside:
             return
         if self.step.exchange.sums_first:
             raise InvalidOption(
@@ -348,7 +350,7 @@ class Compressor:
         RankMismatch : the file belongs to another model or configuration
         """
         self.resolve()
-        if self.watchdog.rank < 0:
+        if self._is_outside:
             return
         rank, world_size = self._place_in_world()
         self.load_state_dict(redistribute(read(path), world_size)[rank])
