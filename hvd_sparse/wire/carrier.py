@@ -135,8 +135,10 @@ class CarrierLayout:
         """
         template = self._templates.get(rank)
         if template is None:
-            template = self._templates[rank] = np.zeros(self.size, self.dtype)
+            template = np.zeros(self.size, self.dtype)
             template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
+            # Only now, because TensorFlow writes carriers in several threads.
+            self._templates[rank] = template
         carrier = template.copy()
         # Words and their squares are scaled to [0, SCALE), like the other entries. The factors are
         # powers of two, so this is exact.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.errors import RankMismatch, UnsupportedReduction
-from hvd_sparse.wire.carrier import CHECKSUM_BITS, carrier_layout
+from hvd_sparse.wire.carrier import CHECKSUM_BITS, CarrierLayout, carrier_layout
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 CHECKSUMS = st.integers(0, 2**CHECKSUM_BITS - 1)
@@ -196,3 +196,18 @@ def test_a_carrier_is_tiny_and_what_it_says_besides_the_rank_is_tinier(world_siz
     assert (full.dtype, full.shape) == (dtype, (layout.size,))
     assert layout.size < 64
     assert 0 < np.abs(full - layout.write(0, 0, failed=False)).max() <= 2.0**-20
+
+
+def test_a_template_is_complete_before_other_threads_can_see_it():
+    """TensorFlow writes the first carriers of several tensors in several threads."""
+    layout = CarrierLayout(np.dtype(np.float64), 2)
+    seen = []
+
+    class Shared(dict):
+        def __setitem__(self, rank, template):
+            super().__setitem__(rank, template)
+            seen.append(layout.write(rank, 7, failed=False))
+
+    layout._templates = Shared()
+    np.testing.assert_array_equal(layout.write(1, 7, failed=False), seen[0])
+    assert seen[0][0] == 1.0
