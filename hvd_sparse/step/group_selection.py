@@ -62,12 +62,14 @@ def send_merged(
         found = selector.find(joined, context._replace(miss=miss))
     pipeline.spans.tell("select", spec.key, began_s)
     sent, start = [], 0
-    for state, vector in zip(states, vectors):
+    for ticket, state, vector in zip(tickets, states, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # The tensor's own parts, because the receiver decodes with these.
         parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
-        sent.append(pipeline.send_found(state, parts, share, vector, world_size, spec.key))
+        outgoing = pipeline.send_found(state, parts, share, vector, world_size, spec.key)
+        outgoing.norm = ticket.norm  # as in the carrier: measured before entries were removed
+        sent.append(outgoing)
         start += vector.size
     for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None

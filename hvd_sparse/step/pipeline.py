@@ -131,6 +131,7 @@ class Pipeline:
         """Add a gradient to its residual; ``group_selection`` selects and encodes later."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
+        ticket.norm = self._norm(ticket.accumulated.vector)
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
