@@ -293,8 +293,6 @@ class Step(Receiver):
             failed=ticket.error is not None,
             replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
-            density=0.0 if sent is None else sent.entries / spec.numel,
-            norm=ticket.norm if sent is None else sent.norm,
         )
         with self.transactions.lock:  # a call of Stats would cost every tensor more
             self.stats.bytes["carrier"] += carrier.nbytes
