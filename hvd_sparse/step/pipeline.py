@@ -148,21 +148,20 @@ class Pipeline:
         state.note_dense()
         return Outgoing(dense=whole)
 
-    def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
+    def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
         """Return an empty contribution in place of a gradient with NaN or Inf. The carrier's flag,
         or the missing frame, reports the NaN or Inf to the other ranks."""
         spec, exchange = state.spec, self.exchange
+        if not dense and not exchange.settles_later and not exchange.sums_first:
+            return Outgoing()
         zeros = np.zeros(spec.numel, spec.accumulator)
         if dense:
             return Outgoing(dense=zeros)
-        parts = self.configuration.at_step(state.steps, spec, state.pace)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
-        if not exchange.settles_later and not exchange.sums_first:
-            return Outgoing(parts.codec.encode(nothing.selection, self.kernels), found=nothing)
-        if exchange.shares_indices and parts.selector.has_shared_indices:
+        if exchange.shares_indices and selector.has_shared_indices:
             # The other ranks send values at shared indices, and an allreduce needs as many values
             # from this rank.
-            selector, (warm, memo) = parts.selector, state.start
+            warm, memo = state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
             nothing = selector.find(zeros, context)

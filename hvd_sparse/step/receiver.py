@@ -155,14 +155,13 @@ class Receiver:
         for vector, entries in self._surplus([ticket]):
             self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
-        began_s = spans.now() if spans.is_heard else 0.0
+        began_s = spans.now()
         given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor
         try:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
             return None
-        if began_s:
-            spans.tell("decode", spec.key, began_s)
+        spans.tell("decode", spec.key, began_s)
         return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:

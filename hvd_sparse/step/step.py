@@ -256,7 +256,9 @@ class Step(Receiver):
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
         else:
-            ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
+            ticket.outgoing = self.pipeline.send_nothing(
+                ticket.state, ticket.parts.selector, dense=dense
+            )
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
@@ -434,9 +436,7 @@ class Step(Receiver):
             self._note_nonfinite(ticket, error, dense=False)
         else:
             ticket.fail(error)
-        if ticket.outgoing is not None:
-            ticket.outgoing.frame = None
-        else:
+        if ticket.outgoing is None:
             del bucket.sending[ticket.position]
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:

@@ -15,8 +15,8 @@ the rank's error.
                       if the member has no frame in this message
     ...     4         CRC-32 of all bytes before
     ...               kind 0: the members' frames (``wire.frame``), concatenated. A member has no
-                      frame in some phases of an exchange, or if a sum of several ranks' entries
-                      overflows
+                      frame in some phases of an exchange, if its gradient has NaN or Inf, or if a
+                      sum of several ranks' entries overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
 A message contains its own length, because allgather and alltoall concatenate the messages of all
