@@ -131,7 +131,7 @@ class Member:
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    step : number of completed steps of the bucket's first tensor
+    step : largest number of completed steps among the bucket's tensors
     configuration : checksum of the configuration
     bucket : number of the bucket, for error messages
     members : the bucket's tensors that do not run dense in this step, by position

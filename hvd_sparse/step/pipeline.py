@@ -21,7 +21,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Outgoing
+from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
@@ -256,16 +256,12 @@ class Pipeline:
             spans.tell("encode", state.spec.key, began_s)
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
-    def settle(
-        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
-    ) -> None:
-        """Update the memory after an exchange that settles later. ``left`` has the entries to
-        remove from the residual, ``returned`` those to add back."""
-        if left is not None:
-            parts = self.configuration.at_step(state.steps, state.spec, state.pace)
-            changes_values = parts.selector.changes_values
-            state.memory.update(left, not changes_values, self.kernels)
-        state.note_exchange(returned, memo)
+    def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
+        """Update the memory after an exchange that settles later."""
+        if arrival.left is not None:
+            is_exact = not ticket.parts.selector.changes_values
+            ticket.state.memory.update(arrival.left, is_exact, self.kernels)
+        ticket.state.note_exchange(arrival.returned, arrival.memo)
 
 
 def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:

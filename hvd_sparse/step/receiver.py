@@ -60,8 +60,7 @@ class Receiver:
                     continue  # the step has no effect
                 # A tensor's next step may have begun while this exchange was running.
                 if self.transactions.is_current(position, ticket.run):
-                    state = self.transactions.staged(position)
-                    self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
+                    self.pipeline.settle(ticket, arrival)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
         """Return the content of the reduced carrier. Raises the errors of

@@ -343,8 +343,9 @@ class Step(Receiver):
                 raise run.failure
             ticket = bucket.sending[position]
             sent = ticket.outgoing = self.pipeline.send(
-                ticket.state, gradient, rank, world_size, dense=False, is_summed=True
-            )
+                ticket.state, gradient, rank, world_size,
+                dense=False, is_summed=True, parts=ticket.parts,
+            )  # fmt: skip
             assert sent.frame is not None
             return sent.frame
 

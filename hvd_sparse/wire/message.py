@@ -7,7 +7,7 @@ the rank's error.
     4       1         kind: 0 entries, 1 the text of an error
     5       3         zero
     8       4         rank
-    12      4         step: completed steps of the bucket's first tensor
+    12      4         step: most completed steps of the bucket's tensors
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         number of members: tensors of the bucket that are sent sparse in this step
     24      8         number of bytes of the whole message
