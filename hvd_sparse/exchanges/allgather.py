@@ -48,8 +48,7 @@ class AllGatherExchange(Exchange):
                 frame = message.frames.get(position)
                 if frame is not None:
                     parts.append((whole, frame))
-            # A rank whose accelerator found NaN or Inf only when the allgather had been submitted
-            # sends no frame.
+            # A rank with NaN or Inf in its gradient sends no frame.
             is_whole = len(parts) == len(messages)
             arrivals[position] = Arrival(tuple(parts)) if is_whole else BEYOND_RANGE
         return arrivals

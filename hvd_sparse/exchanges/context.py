@@ -46,15 +46,13 @@ class Outgoing:
 
     frame : the encoded selection, uint8; None on a dense step, and if the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
-    entries : number of sent entries
-    norm : L2 norm of the residual after the step, 0 unless telemetry is on. If only the exchange's
-        result determines the sent entries, the norm includes them
+    entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
     accumulated : the accumulated vector, if the exchange needs it; for exchanges that sum first,
         the gradient
-    observed : for telemetry, the squared L2 norm of the residual, that of the accumulated vector,
-        and the sum of the sent entries' ages in steps. None without telemetry, and until the sent
-        entries are known
+    observed : for telemetry, the squared L2 norm of the unsent entries, that of the accumulated
+        vector, and the sum of the sent entries' ages in steps. None without telemetry, and until
+        the sent entries are known
     surplus : on an accelerator, the accumulated vector and the candidates that were not selected,
         which are put back into it when the bucket's sums are written; None if they are back already
     """
@@ -62,7 +60,6 @@ class Outgoing:
     frame: np.ndarray | None = None
     dense: np.ndarray | None = None
     entries: int = 0
-    norm: float = 0.0
     found: Found | None = None
     accumulated: np.ndarray | None = None
     observed: tuple[float, float, int] | None = None
@@ -134,7 +131,7 @@ class Member:
 class ExchangeContext:
     """State and helpers of an exchange on one rank, for one bucket in one step.
 
-    step : number of completed steps of the bucket's first tensor
+    step : largest number of completed steps among the bucket's tensors
     configuration : checksum of the configuration
     bucket : number of the bucket, for error messages
     members : the bucket's tensors that do not run dense in this step, by position

@@ -10,14 +10,14 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.step.records import StepRun, TensorStep
-from hvd_sparse.step.stats import BYTES
+from hvd_sparse.step.stats import BYTES, MEASURED, Counts, figures, measured, summed
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
 from hvd_sparse.types import Option, Report
@@ -29,7 +29,6 @@ MOST_WAITING = 1000
 LAST_S = 10.0
 """Seconds for which a program waits at its end until the writers have received all records."""
 
-COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 SPANS = ("select", "encode", "exchange", "decode")
 
 Span = tuple[str, str, float, float]
@@ -57,7 +56,7 @@ class Recorder:
         self._spans: list[Span] = []
         self._lagging: list[int] | None = None
         self._has_asked = False
-        self._counted: dict[str, dict[str, int]] = {}
+        self._counted: dict[str, Counts] = {}
         self._bytes: dict[str, int] = {}
         step.transactions.on_begin = self.begin
 
@@ -146,22 +145,26 @@ class Recorder:
         has_frames = not (exchange.settles_later or exchange.sums_first)
         counts, tensors = [], {}
         for key, counter in list(stats.tensors.items()):
-            # Plain mappings, because subtracting Counters is several times slower.
-            before, now = self._counted.get(key, {}), dict(counter)
-            counted = {name: now[name] - before.get(name, 0) for name in now}
+            before, now = self._counted.get(key, Counts()), Counts(counter)
             self._counted[key] = now
-            counts.append(counted)
+            counted = Counts(
+                {name: now[name] - before[name] for name in now if name not in MEASURED}
+            )
             ticket = tickets.get(key)
             sent = None if ticket is None else ticket.outgoing
-            values = _together([counted], [] if ticket is None or sent is None else [ticket])
+            if sent is not None:
+                # Not as a difference, because a step that was measured before may be taken back.
+                counted |= measured(sent)
+            counts.append(counted)
+            values = _figures(counted, [] if ticket is None or sent is None else [ticket])
             if has_frames:
-                values["bytes_sent"] = counted.get(BYTES, 0) / steps
+                values["bytes_sent"] = counted[BYTES] / steps
                 if ticket is not None and sent is not None:
                     values["bytes_received"] = _received(ticket)
             if sent is not None and sent.found is not None and sent.found.threshold is not None:
                 values |= numbers_of({"threshold": sent.found.threshold})
             tensors[key] = {**values, **{f"{kind}_s": seconds[kind].get(key) for kind in SPANS}}
-        total = _together(counts, tickets.values())
+        total = _figures(summed(counts), tickets.values())
         for way in ("sent", "received"):
             total[f"bytes_{way}"] = (self._bytes[way] - bytes_before.get(way, 0)) / steps
         for kind in SPANS:
@@ -170,33 +173,15 @@ class Recorder:
         return {"total": total, "tensors": tensors}
 
 
-def _together(counts: Iterable[Mapping[str, int]], tickets: Iterable[TensorStep]) -> Report:
-    sums = dict.fromkeys((*COUNTS, "entries_sent", "entries_total"), 0)
-    for counted in counts:
-        for name in sums:
-            sums[name] += counted.get(name, 0)
-    kept = there = waited = entries = 0.0
-    asked, norms = set(), []
-    for ticket in tickets:
-        sent = ticket.outgoing
-        if sent is not None and sent.observed is not None:
-            own_kept, own_there, own_waited = sent.observed
-            kept, there, waited = kept + own_kept, there + own_there, waited + own_waited
-            entries += sent.entries
-            if math.isfinite(sent.norm):
-                norms.append(sent.norm)
-        if ticket.parts.density is not None:
-            asked.add(ticket.parts.density)
-    total = sums["entries_total"]
+def _figures(counts: Counts, tickets: Iterable[TensorStep]) -> Report:
+    asked = {ticket.parts.density for ticket in tickets}
+    norm = math.sqrt(counts["kept"]) if "kept" in counts else math.nan
     return {
-        **{name: sums[name] for name in COUNTS},
+        **figures(counts),
         # The total has a density only if all tensors have the same one.
         "density_asked": asked.pop() if len(asked) == 1 else None,
-        "density_achieved": sums["entries_sent"] / total if total else None,
         "threshold": None,
-        "residual_norm": math.hypot(*norms) if norms else None,
-        "contraction": kept / there if there else None,
-        "staleness": waited / entries if entries else None,
+        **numbers_of({"residual_norm": norm}),
         "bytes_sent": None,
         "bytes_received": None,
     }

@@ -33,12 +33,14 @@ MOST_ROWS = 40
 UNKNOWN = "-"
 
 
-def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, int]) -> str:
+def summary_of(stats: Report, entries: dict[str, int], frame_bytes: dict[str, float]) -> str:
     told = sorted(stats["tensors"].items(), key=lambda item: -frame_bytes[item[0]])
 
     def row(whose: str, values: Report, keys: list[str]) -> list[str]:
-        sizes = {"entries": sum(map(entries.__getitem__, keys))}
-        sizes["frame_bytes"] = sum(map(frame_bytes.__getitem__, keys))
+        sizes = {
+            "entries": sum(map(entries.__getitem__, keys)),
+            "frame_bytes": sum(map(frame_bytes.__getitem__, keys)),
+        }
         return [whose, *_cells({**values, **sizes}, COLUMNS)]
 
     rows = [row(key, values, [key]) for key, values in told[:MOST_ROWS]]

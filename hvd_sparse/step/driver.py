@@ -227,8 +227,7 @@ class Driver:
         if self._padding is not None:
             generator = self._padding.carry(generator, bucket.index)
         bucket.is_exchanged = True
-        if self.step.spans.is_heard:
-            bucket.began_s = self.step.spans.now()
+        bucket.began_s = self.step.spans.now()
         name = f"hvd_sparse.{self.name}.{bucket.index}"
         self._under_way[bucket] = Conversation(generator, self.collective, name)
 

@@ -66,10 +66,7 @@ def send_merged(
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # The tensor's own parts, because the receiver decodes with these.
-        parts = pipeline.configuration.at_step(state.steps, state.spec, state.pace)
-        outgoing = pipeline.send_found(state, parts, share, vector, world_size, spec.key)
-        outgoing.norm = ticket.norm  # as in the carrier: measured before entries were removed
-        sent.append(outgoing)
+        sent.append(pipeline.send_found(state, ticket.parts, share, vector, world_size, spec.key))
         start += vector.size
     for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None

@@ -13,7 +13,6 @@ also extracts the entries that reach the aim's threshold.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -22,7 +21,7 @@ import numpy as np
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.exchanges.context import Outgoing
+from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
@@ -59,7 +58,7 @@ class Pipeline:
         is_simple = exchange.selects_everywhere and not exchange.settles_later
         self.selects_late = is_simple and not exchange.sums_first
         """Whether selection may wait until the bucket's message is made. The carrier is sent before
-        that, so it then has neither the norm nor the flag for NaN and Inf."""
+        that, so it then lacks the flag for NaN and Inf."""
 
     def send(
         self,
@@ -84,7 +83,7 @@ class Pipeline:
         if dense:
             self._accumulate(state, gradient, world_size, None)
             state.note_dense()
-            return Outgoing(dense=state.memory.take_all(), entries=state.spec.numel)
+            return Outgoing(dense=state.memory.take_all())
         if parts is None:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
         spans, selector, spec, steps = self.spans, parts.selector, state.spec, state.steps
@@ -94,7 +93,7 @@ class Pipeline:
             rank, world_size, state.steps, selector
         ):
             vector = self._accumulate(state, gradient, world_size, None).vector
-            return Outgoing(norm=self._norm(vector), accumulated=vector)
+            return Outgoing(accumulated=vector)
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.
         warm, memo = state.start
         aim = _aim_of(state, selector, warm, memo)
@@ -131,7 +130,6 @@ class Pipeline:
         """Add a gradient to its residual; ``group_selection`` selects and encodes later."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
-        ticket.norm = self._norm(ticket.accumulated.vector)
 
     def _send_whole(
         self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
@@ -148,23 +146,22 @@ class Pipeline:
         state.memory.compensate(gradient[state.part], self.kernels, world_size)
         whole[state.part] = state.memory.take_all()
         state.note_dense()
-        return Outgoing(dense=whole, entries=state.spec.numel)
+        return Outgoing(dense=whole)
 
-    def send_nothing(self, state: TensorState, *, dense: bool) -> Outgoing:
+    def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
         """Return an empty contribution in place of a gradient with NaN or Inf. The carrier's flag,
         or the missing frame, reports the NaN or Inf to the other ranks."""
         spec, exchange = state.spec, self.exchange
+        if not dense and not exchange.settles_later and not exchange.sums_first:
+            return Outgoing()
         zeros = np.zeros(spec.numel, spec.accumulator)
         if dense:
             return Outgoing(dense=zeros)
-        parts = self.configuration.at_step(state.steps, spec, state.pace)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
-        if not exchange.settles_later and not exchange.sums_first:
-            return Outgoing(parts.codec.encode(nothing.selection, self.kernels), found=nothing)
-        if exchange.shares_indices and parts.selector.has_shared_indices:
+        if exchange.shares_indices and selector.has_shared_indices:
             # The other ranks send values at shared indices, and an allreduce needs as many values
             # from this rank.
-            selector, (warm, memo) = parts.selector, state.start
+            warm, memo = state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
             nothing = selector.find(zeros, context)
@@ -205,9 +202,9 @@ class Pipeline:
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
         """Return an aim at the group's last threshold; None if the tensor was not last selected in
-        a group. Also None without ``rollback``, because an error could lose the extracted entries,
-        and with telemetry, because its norms need the whole vector."""
-        if self.observes or not self.configuration.rollback or state.selected_in == state.spec.key:
+        a group. Also None without ``rollback``, because an error could lose the extracted
+        entries."""
+        if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
         # The tensor may hold far more of the group's largest entries than its share by size.
@@ -239,12 +236,7 @@ class Pipeline:
             # The exchange determines which entries are removed, so until then the vector keeps all.
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
-            return Outgoing(
-                entries=found.selection.count,
-                norm=self._norm(vector),
-                found=found,
-                accumulated=vector,
-            )
+            return Outgoing(entries=found.selection.count, found=found, accumulated=vector)
         sent = found.selection
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated
@@ -262,24 +254,14 @@ class Pipeline:
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
             spans.tell("encode", state.spec.key, began_s)
-        norm = 0.0
-        if observed is not None:  # of the entries that were not sent
-            norm = math.sqrt(observed[0] if is_taken else _squared(vector))
-        return Outgoing(frame, None, sent.indices.size, norm, found, observed=observed)
+        return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
-    def _norm(self, x: np.ndarray) -> float:
-        return math.sqrt(_squared(x)) if self.observes else 0.0
-
-    def settle(
-        self, state: TensorState, left: Selection | None, returned: Selection | None, memo: Memo
-    ) -> None:
-        """Update the memory after an exchange that settles later. ``left`` has the entries to
-        remove from the residual, ``returned`` those to add back."""
-        if left is not None:
-            parts = self.configuration.at_step(state.steps, state.spec, state.pace)
-            changes_values = parts.selector.changes_values
-            state.memory.update(left, not changes_values, self.kernels)
-        state.note_exchange(returned, memo)
+    def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
+        """Update the memory after an exchange that settles later."""
+        if arrival.left is not None:
+            is_exact = not ticket.parts.selector.changes_values
+            ticket.state.memory.update(arrival.left, is_exact, self.kernels)
+        ticket.state.note_exchange(arrival.returned, arrival.memo)
 
 
 def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], np.random.Generator]:

@@ -60,8 +60,7 @@ class Receiver:
                     continue  # the step has no effect
                 # A tensor's next step may have begun while this exchange was running.
                 if self.transactions.is_current(position, ticket.run):
-                    state = self.transactions.staged(position)
-                    self.pipeline.settle(state, arrival.left, arrival.returned, arrival.memo)
+                    self.pipeline.settle(ticket, arrival)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
         """Return the content of the reduced carrier. Raises the errors of
@@ -155,14 +154,13 @@ class Receiver:
         for vector, entries in self._surplus([ticket]):
             self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
-        began_s = spans.now() if spans.is_heard else 0.0
+        began_s = spans.now()
         given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor
         try:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
             return None
-        if began_s:
-            spans.tell("decode", spec.key, began_s)
+        spans.tell("decode", spec.key, began_s)
         return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:

@@ -128,7 +128,7 @@ class TensorStep(Ticket):
     late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
     gradient, accumulated : until the selection is made, the gradient without the loss scale, and
         the result of its pass, which may still be running on a device
-    aim, norm : if selection is over a group, the aim of the pass and the vector's L2 norm
+    aim : if selection is over a group, the aim of the pass
     out : the flat array for the result, until the result is returned
     """
 
@@ -140,7 +140,6 @@ class TensorStep(Ticket):
     gradient: np.ndarray | None = None
     accumulated: Accumulated | None = None
     aim: Aim | None = None
-    norm = 0.0
     is_finite = True
     out: np.ndarray | None = None
 

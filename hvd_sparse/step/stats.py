@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.step.records import Counted
 from hvd_sparse.types import Report
 
-COUNTED = (
-    "sparse_steps",
-    "dense_steps",
-    "entries_sent",
-    "entries_total",
-    "passes",
-    "one_pass",
-    "fallbacks",
-)
+COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
+MEASURED = ("kept", "accumulated", "waited", "entries_measured")
+"""Names of the sums of ``Outgoing.observed`` and ``Outgoing.entries``, over the steps in which
+telemetry measured."""
 BYTES = "frame_bytes"
 """Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
 if the exchange encodes the entries."""
+
+
+class Counts(dict[str, float]):
+    """Counters of a tensor, or of all tensors; 0 for names without a count."""
+
+    def __missing__(self, name: str) -> float:
+        return 0
 
 
 class Stats:
@@ -33,12 +36,11 @@ class Stats:
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
         self.nonfinite_steps = 0
-        self._tensors: dict[str, Counter[str]] = defaultdict(Counter)
-        self._observed: dict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+        self._tensors: dict[str, Counts] = defaultdict(Counts)
         self._lock = lock
 
     @property
-    def tensors(self) -> dict[str, Counter[str]]:
+    def tensors(self) -> dict[str, Counts]:
         self.settle()
         return self._tensors
 
@@ -59,7 +61,7 @@ class Stats:
                 totals["dense_steps"] += sign
                 totals[BYTES] += sign * dense_bytes
                 continue
-            found, observed = sent.found, sent.observed
+            found = sent.found
             totals["sparse_steps"] += sign
             totals["entries_sent"] += sign * sent.entries
             totals["entries_total"] += sign * numel
@@ -70,9 +72,8 @@ class Stats:
                     totals["one_pass"] += sign
                 if found.is_fallback:
                     totals["fallbacks"] += sign
-            if observed is not None:
-                sums = zip(self._observed[key], (*observed, sent.entries))
-                self._observed[key] = [total + sign * value for total, value in sums]
+            for name, value in measured(sent).items():
+                totals[name] += sign * value
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""
@@ -120,35 +121,51 @@ class Stats:
             None where ``contraction`` is None
         tensors : for each tensor, its own counters
         """
-        self.settle()
-        totals: Counter[str] = Counter()
-        for counts in self._tensors.values():
-            totals.update(counts)
+        tensors = self.tensors
         steps = max(
-            (counts["sparse_steps"] + counts["dense_steps"] for counts in self._tensors.values()),
+            (counts["sparse_steps"] + counts["dense_steps"] for counts in tensors.values()),
             default=0,
         )
         report: Report = {"steps": steps, "nonfinite_steps": self.nonfinite_steps}
-        report |= {"density_asked": density_asked, **_with_density(totals, self._observed.values())}
+        report |= {"density_asked": density_asked, **_with_bounds(summed(tensors.values()))}
         for kind in ("payload", "carrier", "dense", "padding"):
             report[f"{kind}_bytes"] = self.bytes[kind]
         report |= {f"bytes_{way}": nbytes for way, nbytes in self.all_bytes().items()}
-        report["tensors"] = {
-            key: _with_density(counts, [self._observed[key]] if key in self._observed else [])
-            for key, counts in self._tensors.items()
-        }
+        report["tensors"] = {key: _with_bounds(counts) for key, counts in tensors.items()}
         return report
 
 
-def _with_density(counts: Counter[str], observed: Iterable[Sequence[float]]) -> Report:
-    total = counts["entries_total"]
-    achieved = counts["entries_sent"] / total if total else None
-    kept, accumulated, waited, entries = (sum(values) for values in zip([0.0] * 4, *observed))
+def measured(sent: Outgoing) -> dict[str, float]:
+    return {} if sent.observed is None else dict(zip(MEASURED, (*sent.observed, sent.entries)))
+
+
+def summed(each: Iterable[Mapping[str, float]]) -> Counts:
+    totals = Counts()
+    for counts in each:
+        for name, value in counts.items():
+            totals[name] += value
+    return totals
+
+
+def figures(counts: Counts) -> Report:
+    """Return the figures that ``Stats.report`` and the records of telemetry have in common."""
+    total, accumulated = counts["entries_total"], counts["accumulated"]
+    entries = counts["entries_measured"]
     return {
-        **{name: counts[name] for name in COUNTED},
-        "density_achieved": achieved,
-        "contraction": kept / accumulated if accumulated else None,
+        **{name: counts[name] for name in COUNTS},
+        "density_achieved": counts["entries_sent"] / total if total else None,
+        "contraction": counts["kept"] / accumulated if accumulated else None,
+        "staleness": counts["waited"] / entries if entries else None,
+    }
+
+
+def _with_bounds(counts: Counts) -> Report:
+    report = figures(counts)
+    achieved = report["density_achieved"]
+    return {
+        **report,
+        "entries_sent": counts["entries_sent"],
+        "entries_total": counts["entries_total"],
         "contraction_bound": None if achieved is None else 1 - achieved,
         "contraction_of_bells": None if achieved is None else (1 - achieved) ** 2,
-        "staleness": waited / entries if entries else None,
     }

@@ -256,7 +256,9 @@ class Step(Receiver):
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
         else:
-            ticket.outgoing = self.pipeline.send_nothing(ticket.state, dense=dense)
+            ticket.outgoing = self.pipeline.send_nothing(
+                ticket.state, ticket.parts.selector, dense=dense
+            )
 
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
@@ -293,8 +295,6 @@ class Step(Receiver):
             failed=ticket.error is not None,
             replica=self.applied.get(spec.key, 0),
             is_finite=ticket.is_finite,
-            density=0.0 if sent is None else sent.entries / spec.numel,
-            norm=ticket.norm if sent is None else sent.norm,
         )
         with self.transactions.lock:  # a call of Stats would cost every tensor more
             self.stats.bytes["carrier"] += carrier.nbytes
@@ -343,8 +343,9 @@ class Step(Receiver):
                 raise run.failure
             ticket = bucket.sending[position]
             sent = ticket.outgoing = self.pipeline.send(
-                ticket.state, gradient, rank, world_size, dense=False, is_summed=True
-            )
+                ticket.state, gradient, rank, world_size,
+                dense=False, is_summed=True, parts=ticket.parts,
+            )  # fmt: skip
             assert sent.frame is not None
             return sent.frame
 
@@ -436,9 +437,7 @@ class Step(Receiver):
             self._note_nonfinite(ticket, error, dense=False)
         else:
             ticket.fail(error)
-        if ticket.outgoing is not None:
-            ticket.outgoing.frame = None
-        else:
+        if ticket.outgoing is None:
             del bucket.sending[ticket.position]
 
     def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:

@@ -176,9 +176,8 @@ class GraphFunctions:
         """Begin the exchange of these tensors; return its first array and splits."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
-        bucket, spans = joined(tickets), self._step.spans
-        if spans.is_heard:
-            bucket.began_s = spans.now()
+        bucket = joined(tickets)
+        bucket.began_s = self._step.spans.now()
         assert self._place is not None
         conversation = self._step.converse(bucket, tickets[0].run, *self._place)
         conversation = self._padding.carry(conversation, bucket.index)

@@ -16,8 +16,6 @@ writes the entries below to its carrier. The sum over the ranks proves that all 
                                  checksum, of an applied gradient
     failed             2**-20    number of ranks that could not compress
     non-finite         2**-20    number of ranks with NaN or Inf in the tensor
-    density, norm      2**-20    for telemetry: fraction of the entries that was sent, and the
-                                 residual's L2 norm, mapped to [0, 1]
 
 All entries after the first four are scaled down, so that the carriers of different ranks are far
 from parallel. Otherwise Adasum, which averages parallel vectors, could not be told from Average.
@@ -44,8 +42,8 @@ SCALE = 2.0**-20
 SHARED = 4
 """Number of entries at the start of a carrier that are not scaled down."""
 
-TOLD = 4
-"""Number of entries at the end of a carrier: failures, NaN or Inf, density and norm."""
+FLAGS = 2
+"""Number of entries at the end of a carrier: failures, and NaN or Inf."""
 
 
 @lru_cache(maxsize=64)
@@ -87,15 +85,11 @@ class CarrierReport(NamedTuple):
     factor : factor by which Horovod multiplied the sum
     failures : number of ranks that could not compress
     non_finite : number of ranks with NaN or Inf in the tensor
-    density : mean of the ranks' densities
-    norm : mean of the ranks' residual norms, each mapped to [0, 1] by x / (1 + x)
     """
 
     factor: float
     failures: int
     non_finite: int
-    density: float
-    norm: float
 
 
 class CarrierLayout:
@@ -117,7 +111,7 @@ class CarrierLayout:
         self._bits, self._mask = bits, (1 << bits) - 1
         self._units = SCALE * 2.0**-bits, SCALE * 2.0 ** (-2 * bits)
         self._words = len(self._places) * (2 if has_replica else 1)
-        self.size = SHARED + 2 * self._words + TOLD
+        self.size = SHARED + 2 * self._words + FLAGS
         # Upper bound of the relative rounding error of a sum over the ranks.
         self._slack = (16 + world_size) * float(np.finfo(dtype).eps)
         self._templates: dict[int, np.ndarray] = {}  # constant entries, by rank
@@ -130,8 +124,6 @@ class CarrierLayout:
         failed: bool,
         replica: int = 0,
         is_finite: bool = True,
-        density: float = 0.0,
-        norm: float = 0.0,
     ) -> np.ndarray:
         """Return this rank's carrier, [size].
 
@@ -140,8 +132,6 @@ class CarrierLayout:
         failed : this rank could not compress
         replica : checksum of an applied gradient, if the layout has one
         is_finite : the tensor has no NaN or Inf
-        density : fraction of the entries that is sent
-        norm : L2 norm of the residual, 0 without telemetry
         """
         template = self._templates.get(rank)
         if template is None:
@@ -159,10 +149,7 @@ class CarrierLayout:
                 carrier[at], carrier[at + words] = unit * word, squared * word * word
                 at += 1
         if failed or not is_finite:
-            carrier[-4], carrier[-3] = SCALE * failed, SCALE * (not is_finite)
-        carrier[-2] = SCALE * density
-        if norm:  # any norm, mapped to [0, 1], fits the carrier's scale
-            carrier[-1] = SCALE * (norm / (1.0 + norm) if math.isfinite(norm) else 1.0)
+            carrier[-2], carrier[-1] = SCALE * failed, SCALE * (not is_finite)
         return carrier
 
     def read(
@@ -191,8 +178,8 @@ class CarrierLayout:
         factor = _factor_of(tuple(values[:SHARED]), size, self._slack)
         if not factor or not math.isfinite(sum(values)):
             self._refuse_reduction(values, key)
-        failures = round(values[-4] / factor / SCALE)
-        non_finite = round(values[-3] / factor / SCALE)
+        failures = round(values[-2] / factor / SCALE)
+        non_finite = round(values[-1] / factor / SCALE)
         # A rank that failed may have written any checksum, so its failure is the error to report.
         if not failures:
             (unit, squared), words, is_mine = self._units, self._words, True
@@ -207,8 +194,7 @@ class CarrierLayout:
                     is_mine = is_mine and total == size * word
             if not is_mine:  # for example, all carriers are those of an earlier step
                 self._refuse_step(key)
-        density, norm = values[-2] / factor / SCALE, values[-1] / factor / SCALE
-        return CarrierReport(factor, failures, non_finite, density / size, norm / size)
+        return CarrierReport(factor, failures, non_finite)
 
     def _refuse_reduction(self, values: list[float], key: str) -> NoReturn:
         size = self.world_size

@@ -7,7 +7,7 @@ the rank's error.
     4       1         kind: 0 entries, 1 the text of an error
     5       3         zero
     8       4         rank
-    12      4         step: completed steps of the bucket's first tensor
+    12      4         step: most completed steps of the bucket's tensors
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         number of members: tensors of the bucket that are sent sparse in this step
     24      8         number of bytes of the whole message
@@ -15,8 +15,8 @@ the rank's error.
                       if the member has no frame in this message
     ...     4         CRC-32 of all bytes before
     ...               kind 0: the members' frames (``wire.frame``), concatenated. A member has no
-                      frame in some phases of an exchange, or if a sum of several ranks' entries
-                      overflows
+                      frame in some phases of an exchange, if its gradient has NaN or Inf, or if a
+                      sum of several ranks' entries overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
 A message contains its own length, because allgather and alltoall concatenate the messages of all
