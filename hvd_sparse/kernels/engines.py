@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import threading
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import cast
@@ -19,8 +18,6 @@ logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
 """The default engine if it is installed."""
-PATIENCE_S = 15.0
-"""Seconds after which a warning says that kernels are being compiled."""
 
 
 def _need(engine: str, **extras: str) -> None:
@@ -125,21 +122,9 @@ def is_fast_installed() -> bool:
 
 @cache
 def _compiled(threads: int) -> Kernels:
-    patience = threading.Timer(
-        PATIENCE_S,
-        logger.warning,
-        [
-            "still compiling kernels for this processor, which takes about a minute; later "
-            "processes on this machine read them from numba's cache"
-        ],
-    )
-    patience.daemon = True
-    patience.start()
-    try:
-        # Imported here, because only this engine needs the package.
-        from hvd_sparse.kernels.numba import CompiledKernels
-    finally:
-        patience.cancel()
+    # Imported here, because only this engine needs the package.
+    from hvd_sparse.kernels.numba import CompiledKernels
+
     return CompiledKernels(threads)
 
 

@@ -246,7 +246,3 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     def recall(self, numbers: Mapping[str, float]) -> None:
         self.begun = int(numbers.get("begun", 0))
-
-    def load(self, arrays: dict[str, np.ndarray]) -> None:
-        # Checkpoints of older versions have no ``largest``.
-        super().load({"largest": self._nothing_made().old, **arrays})

@@ -4,9 +4,9 @@ fits a compressor."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,14 +16,10 @@ from hvd_sparse.memories.contract import Memory
 from hvd_sparse.state.checkpoint_file import MALFORMED
 from hvd_sparse.types import State, TensorSpec
 
-FIELDS = ("config", "model", "rank", "world_size", "reduction", "tensors")
-TENSOR_FIELDS = ("steps", "threshold", "memo", "is_sparse", "arrays")
 REDUCTIONS = ("sum", "average")
 STATE_VERSION = 2
 CHUNK = 1 << 20
 """Number of entries that are checked at once, which bounds the memory."""
-ADDED = "largest"
-"""Name of an array that saved states of older versions lack, because memories did not have it."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -164,7 +160,7 @@ def _of_lengths(
             if name not in known:
                 found.append(f"{its} is unknown to this memory")
             elif name not in arrays:
-                found += [f"{its} is missing"] * (name != ADDED)
+                found.append(f"{its} is missing")
             elif length not in known[name]:
                 found.append(f"{its} has {length} entries, but the tensor has {known[name][0]}")
     return found
@@ -194,70 +190,8 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
                     )
 
 
-def check_form(state: State) -> None:
-    """Raise CorruptCheckpoint unless a state has all fields, with values of the right types."""
-    missing = [field for field in FIELDS if field not in state]
-    wrong = [] if missing else [f"{name} is {_short(state[name])}" for name in _wrong_fields(state)]
-    tensors: State = {} if missing or wrong else state["tensors"]
-    missing += [
-        f"{field} of {key!r}"
-        for key, tensor in tensors.items()
-        for field in TENSOR_FIELDS
-        if field not in tensor
-    ]
-    if missing:
-        raise CorruptCheckpoint(
-            f"this is not a state of a compressor: it lacks {', '.join(missing)}; give the result "
-            "of state_dict()"
-        )
-    wrong += [words for key, tensor in tensors.items() for words in _wrong_with(key, tensor)]
-    if wrong:
-        raise CorruptCheckpoint(
-            f"this is not a valid state of a compressor: {'; '.join(wrong)}; use an older state"
-        )
-
-
-def _wrong_fields(state: State) -> list[str]:
-    wrong = [
-        field for field in ("config", "model", "tensors") if not isinstance(state[field], Mapping)
-    ]
-    wrong += [field for field in ("rank", "world_size") if not _is_whole(state[field])]
-    if not wrong and not all(isinstance(tensor, Mapping) for tensor in state["tensors"].values()):
-        wrong.append("tensors")
-    if not any(state["reduction"] == known for known in REDUCTIONS):
-        wrong.append("reduction")
-    return wrong
-
-
-def _wrong_with(key: str, tensor: State) -> list[str]:
-    fine = {
-        "steps": _is_whole(tensor["steps"]),
-        "threshold": tensor["threshold"] is None or _is_number(tensor["threshold"]),
-        "memo": _is_memo(tensor["memo"]),
-        "exchange_memo": _is_memo(tensor.get("exchange_memo")),
-        "is_sparse": isinstance(tensor["is_sparse"], bool),
-        "density": _is_density(tensor.get("density", 1.0)),
-        "numbers": _is_numbers(tensor.get("numbers", {})),
-        "selected_in": isinstance(tensor.get("selected_in", ""), (str, type(None))),
-        "arrays": isinstance(tensor["arrays"], Mapping),
-    }
-    wrong = [
-        f"{field} of {key!r} is {_short(tensor[field])}"
-        for field, is_fine in fine.items()
-        if not is_fine
-    ]
-    arrays = tensor["arrays"] if fine["arrays"] else {}
-    for name, array in arrays.items():
-        try:
-            values = np.asarray(array)
-        except (ValueError, TypeError, RuntimeError):
-            values = np.empty((), object)
-        if values.ndim != 1 or values.dtype.kind != "f":
-            wrong.append(
-                f"its {name} of {key!r} is not a vector of floats: its dtype is {values.dtype}, "
-                f"its shape {list(values.shape)}"
-            )
-    return wrong
+def _is(kind: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kind)
 
 
 def _is_whole(value: object) -> bool:
@@ -273,8 +207,20 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def _is_density(value: object) -> bool:
-    return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)  # type: ignore[arg-type]
+def _is_threshold(value: object) -> bool:
+    return value is None or _is_number(value)
+
+
+def _is_density(value: Any) -> bool:
+    return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)
+
+
+def _is_reduction(value: object) -> bool:
+    return isinstance(value, str) and value in REDUCTIONS
+
+
+def _is_of_mappings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values())
 
 
 def _is_numbers(value: object) -> bool:
@@ -295,6 +241,62 @@ def _is_memo(value: object) -> bool:
         or _is_number(value)
         or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
     )
+
+
+def _is_vector(value: Any) -> bool:
+    try:
+        values = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        return False
+    return values.ndim == 1 and values.dtype.kind == "f"
+
+
+Form = Mapping[str, Callable[[Any], bool]]
+"""The fields of a state, and for each a function that returns whether a value is valid."""
+FORM: Form = {
+    "config": _is(Mapping),
+    "model": _is(Mapping),
+    "rank": _is_whole,
+    "world_size": _is_whole,
+    "reduction": _is_reduction,
+    "tensors": _is_of_mappings,
+}
+TENSOR_FORM: Form = {
+    "steps": _is_whole,
+    "threshold": _is_threshold,
+    "memo": _is_memo,
+    "is_sparse": _is(bool),
+    "selected_in": _is(str),
+    "exchange_memo": _is_memo,
+    "density": _is_density,
+    "numbers": _is_numbers,
+    "arrays": _is(Mapping),
+}
+OPTIONAL = ("density", "numbers")
+
+
+def check_form(state: State) -> None:
+    """Raise CorruptCheckpoint unless a state has all fields, with values of the right types."""
+    wrong = _wrong(state, FORM)
+    for key, tensor in ({} if wrong else state["tensors"]).items():
+        wrong += _wrong(tensor, TENSOR_FORM, f" of {key!r}") or [
+            f"its {name} of {key!r} is not a vector of floats, but {_short(array)}"
+            for name, array in tensor["arrays"].items()
+            if not _is_vector(array)
+        ]
+    if wrong:
+        raise CorruptCheckpoint(
+            f"this is not a valid state of a compressor: {'; '.join(wrong)}; give the result of "
+            "state_dict(), or use an older state"
+        )
+
+
+def _wrong(told: State, form: Form, whose: str = "") -> list[str]:
+    missing = [f for f in form if f not in told and f not in OPTIONAL]
+    invalid = [f for f, is_valid in form.items() if f in told and not is_valid(told[f])]
+    return [f"it lacks {field}{whose}" for field in missing] + [
+        f"{field}{whose} is {_short(told[field])}" for field in invalid
+    ]
 
 
 def _short(value: object) -> str:

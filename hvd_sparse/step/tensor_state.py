@@ -83,14 +83,13 @@ class TensorState:
         steps: int,
         threshold: float | None,
         memo: Memo,
-        exchange_memo: Memo = None,
-        selected_in: str | None = None,
+        exchange_memo: Memo,
+        selected_in: str,
     ) -> None:
-        """Set the state from a checkpoint. Old checkpoints have no ``selected_in``."""
+        """Set the state from a checkpoint."""
         self.steps, self.threshold, self.memo = steps, threshold, memo
-        self.selected_in = self.spec.key if selected_in is None else selected_in
+        self.exchange_memo, self.selected_in = exchange_memo, selected_in
         self.departures = None
-        self.exchange_memo = exchange_memo
         # Needed because a step in which this rank does not select, for example because another
         # rank leads, records no new values.
         self._settle()

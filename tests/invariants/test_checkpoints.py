@@ -34,7 +34,7 @@ def check_continues(configuration):
     expected = advance(pipeline, whole, range(10))
     frames = advance(pipeline, first, range(5))
     saved = json.loads(json.dumps([first.steps, first.threshold, first.memo]))
-    second.restore(*saved)
+    second.restore(*saved, None, first.selected_in)
     second.memory.load({name: array.copy() for name, array in first.memory.arrays().items()})
     assert frames + advance(pipeline, second, range(5, 10)) == expected
     ends = [{n: a.tobytes() for n, a in state.memory.arrays().items()} for state in (whole, second)]

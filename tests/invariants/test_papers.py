@@ -170,7 +170,7 @@ def sent_indices(case, rank, key="t", step=0):
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
     pipeline = Pipeline(configuration, reference)
     state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)
-    state.restore(step, None, None)
+    state.restore(step, None, None, None, key)
     return pipeline.send(
         state, draw("normal", 2_000, seed=rank), rank, 4, dense=False
     ).found.selection.indices.tolist()

@@ -26,6 +26,8 @@ def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
     draw = np.random.default_rng([rank, size])
     first = {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True}
     second = {"steps": step, "threshold": None, "memo": None, "is_sparse": False}
+    for tensor in (first, second):
+        tensor |= {"selected_in": "a", "exchange_memo": None}
     first["arrays"] = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
     second["arrays"] = {"residual": draw.normal(size=3)}
     head = {"version": 2, "library": "1", "config": {"name": None}, "model": MODEL}

@@ -192,20 +192,6 @@ def test_a_state_can_be_loaded_into_a_compressor_that_has_trained_meanwhile(make
     assert worlds.snapshot(compressor.session) == expected
 
 
-def test_a_state_from_before_there_were_groups_to_select_from_is_loaded_as_it_was(make):
-    compressor = make()
-    compressor.train(range(3))
-    state = compressor.state_dict()
-    compressor.train(range(3, 5))
-    expected = worlds.snapshot(compressor.session)
-    del state["config"]["select_over"]
-    for tensor in state["tensors"].values():
-        del tensor["selected_in"]
-    compressor.load_state_dict(state)
-    compressor.train(range(3, 5))
-    assert worlds.snapshot(compressor.session) == expected
-
-
 def test_a_state_from_before_the_first_step_takes_everything_back(make):
     compressor = make()
     untrained = compressor.state_dict()
