@@ -35,7 +35,7 @@ OPTIMIZERS = {"adamw": "AdamW", "momentum": "SGD with momentum 0.9", "muon": "Mu
 WORDS = {
     "dense": "dense",
     "fp16": "fp16 sums",
-    "ours": "`ldte_bs`, told the steps alone",
+    "ours": "`ldte_bs`, default density",
     "ours/100": "`ldte_bs` at 1/100",
     "ours/300": "`ldte_bs` at 1/300",
     "ours/200": "`ldte_bs` at 1/200",
@@ -44,9 +44,9 @@ WORDS = {
     "ours/1200": "`ldte_bs` at 1/1,200",
     "masked/600": "`ldte_bs` at 1/600, `momentum_correction` with masking",
     "unmasked/600": "`ldte_bs` at 1/600, `momentum_correction` without masking",
-    "topk/kept": "`topk` at 0.001, exact values, optimizer kept",
-    "topk/handed": "`topk` at 0.001, exact values",
-    "dgc": "`dgc` at 0.001 behind a warm-up",
+    "topk/kept": "`topk` at 0.001, exact values, without `optimizer=`",
+    "topk/handed": "`topk` at 0.001, exact values, with `optimizer=`",
+    "dgc": "`dgc` at 0.001 after a warm-up",
     "powersgd/1": "PowerSGD, rank 1",
     "powersgd/4": "PowerSGD, rank 4",
     "one_bit_adam": "1-bit Adam",
@@ -54,35 +54,40 @@ WORDS = {
     "sparse_loco/15/128": "SparseLoCo, 3 % every 15 steps",
     "demo/8": "DeMo, 8 components of 4,096",
 }
-INTRODUCTION = f"""# Accuracy at a six-hundredth of the bytes
+INTRODUCTION = f"""# Accuracy at 1/600 of the bytes
 
-What training reaches beside dense in as many steps, and what each way sends for it. Made by
-`python -m benchmarks accuracy --output docs/results`, which goes on where it was stopped and ends;
-[accuracy.jsonl](accuracy.jsonl) has every run. An [older page](accuracy-methods.md) has every named
-method in shorter trainings.
+This page compares the accuracy of dense and compressed training after the same number of steps, and
+the bytes that each method sends. It is made by `python -m benchmarks accuracy --output
+docs/results`. The command can be stopped and continues later; [accuracy.jsonl](accuracy.jsonl)
+holds every run. An [older page](accuracy-methods.md) compares all named methods in shorter
+trainings.
 
-{WORKERS} workers are simulated in one process, with the package's own sessions between them:
-selection, memory, codec and exchange are those of real ranks. They share the examples of a step, so
-that dense is one training for any number of workers. Rates fall to 0 along a cosine, AdamW decays
-by 0.01, no gradient is clipped. The learning rate of every line is searched alike, with its first
-seed: three of a ladder of doubling rates, and further ones while the best is at an end. *Worse by*
-is paired with dense, seed by seed, with its standard error over {SEEDS} seeds: points of test
-accuracy, or percent of perplexity on text that was held out; less than nothing is better than
-dense.
+**Trainings.** One process simulates {WORKERS} workers. The package's own sessions connect them, so
+selection, memory, codec and exchange are the same as on real ranks. The workers divide the examples
+of a step among them; therefore dense training gives the same result for any number of workers. The
+learning rate falls to 0 along a cosine. AdamW has a weight decay of 0.01. Gradients are not
+clipped. The learning rate of every method is the best of a search with the first seed: the search
+begins with three rates, each twice the one before, and continues as long as the best rate is the
+highest or the lowest. The trainings are short and have not converged, so a method that is better
+than dense here can be worse than dense in a long training.
 
-*Bytes* are those of the tensors that are compressed, as one worker sends them, on average over all
-steps: entries and what encodes them, without the 32 bytes and more of headers that a tensor has
-(which outweigh the entries of networks as small as these, and vanish in large ones). Biases, norms
-and other small tensors go dense by every rule, and are not counted.
+**Worse by** is the difference to dense training with the same seed, as the mean and its standard
+error over {SEEDS} seeds: in points of test accuracy, or in percent of the perplexity on held-out
+text. A negative number means better than dense.
 
-`ldte_bs` is the line of the README, `Compression.ldte_bs(params, optimizer=optimizer,
-scheduler=scheduler, steps=steps)`: signs with one mean, the density along the learning rate; at a
-budget it is also told the density. PowerSGD, 1-bit Adam, SparseLoCo and DeMo are short rules made
-after their papers' formulas; the last three take the place of AdamW, and have no line with SGD.
-SparseLoCo's workers train by themselves between exchanges; 1-bit Adam begins with a fifth of dense
-steps, and its servers send as much again as its workers.
+**Bytes** are the bytes that one worker sends for the compressed tensors, as a fraction of float32's
+and a mean over all steps. They count the entries and their encoding. They do not count the headers,
+which have 32 bytes or more for each tensor: in networks as small as these, headers are larger than
+the entries, but in large networks they do not matter. Every method sends biases, norms and other
+small tensors dense, and their bytes are not counted.
 
-The runs are short: nothing has converged, and a line that is better than dense need not stay so.
+**Methods.** `ldte_bs` is the line of the README, `Compression.ldte_bs(params, optimizer=optimizer,
+scheduler=scheduler, steps=steps)`. It sends signs with one mean magnitude, and its density follows
+the learning rate. Where a budget is named, for example 1/600, the line also has the `density=` that
+needs these bytes. PowerSGD, 1-bit Adam, SparseLoCo and DeMo are short implementations of the
+formulas in their papers. The last three replace AdamW, so they have no row with SGD. SparseLoCo's
+workers train alone between exchanges. The first fifth of 1-bit Adam's steps is dense, and its
+servers send as many bytes as its workers do.
 """
 
 
@@ -95,7 +100,7 @@ def write_page(folder: Path, results: Results) -> None:
 
 
 def _goals(results: Results) -> str:
-    header = ["task", "optimizer", "1/600: worse by", "", "told the steps alone: worse by", "bytes"]
+    header = ["task", "optimizer", "1/600: worse by", "", "default density: worse by", "bytes"]
     table, better = [], []
     for task, optimizer in (*PAIRS, *SHORTER):
         lines = lines_of(task, optimizer, rules_of(task, optimizer))
@@ -114,18 +119,18 @@ def _goals(results: Results) -> str:
         )
         better += [
             f"* {TASKS[task].title}, {OPTIMIZERS[optimizer]}: {WORDS[row.line.rule]} "
-            f"({_difference(row)} at {_bytes(row)}) before {WORDS[ours.line.rule]} "
+            f"({_difference(row)} at {_bytes(row)}), compared with {WORDS[ours.line.rule]} "
             f"({_difference(ours)} at {_bytes(ours)})"
             for row, ours in ahead_of_ours(rows)
         ]
-    rivals = "\n".join(better) if better else "None of the lines that were run."
+    rivals = "\n".join(better) if better else "None."
     return (
-        "## Is it as good as dense?\n\nAt 1/600 of float32's bytes: within one standard error of "
-        f"dense, or {POINTS} points, or {PERCENT} % of perplexity. Of Muon less was hoped for: 1 % "
-        "at 1/100, 4 % at 1/300, and better than dense AdamW.\n\n"
+        "## Goals\n\nAt 1/600 of float32's bytes, the goal is to be worse than dense by at most "
+        f"one standard error, {POINTS} points, or {PERCENT} % of perplexity. The goals for Muon "
+        "are 1 % at 1/100, 4 % at 1/300, and a better perplexity than dense AdamW.\n\n"
         + markdown_table(header, table)
-        + "\n\nBetter than ours with at least as many bytes, `ldte_bs` with the best of its lines "
-        f"that send no more:\n\n{rivals}\n"
+        + "\n\nThese other methods are better than the best row of `ldte_bs` that sends no more "
+        f"bytes:\n\n{rivals}\n"
     )
 
 
@@ -145,7 +150,7 @@ def _section(lines: list[Line], results: Results) -> str:
     return (
         f"## {task.title}: {OPTIMIZERS[first.optimizer]}\n\n"
         f"{task.words}; {numel:,} parameters, {first.steps:,} steps of {examples}.\n\n"
-        + markdown_table(["rule", "bytes", score, "worse by", "rate", "seeds"], table)
+        + markdown_table(["method", "bytes", score, "worse by", "learning rate", "seeds"], table)
         + "\n"
     )
 
@@ -158,7 +163,7 @@ def _cells(row: Row) -> list[str]:
         _bytes(row),
         mean,
         _difference(row),
-        f"{row.rate:g}{'' if row.is_searched else ', not searched to its end'}",
+        f"{row.rate:g}{'' if row.is_searched else ', search not finished'}",
         f"{len(row.scores)} of {SEEDS}",
     ]
 
@@ -183,8 +188,8 @@ def _diverged(results: Results) -> str:
         if told["score"] is None and beside.get("score") is not None:
             where = f"{TASKS[run.line.task].title}, {OPTIMIZERS[run.line.optimizer]}"
             found.append(f"* {where}, rate {run.rate:g}: {WORDS[run.line.rule]}")
-    listed = "\n".join(found) if found else "No run has."
-    return f"## Diverged at a rate at which dense trains\n\n{listed}\n"
+    listed = "\n".join(found) if found else "None."
+    return f"## Runs that diverged at a learning rate at which dense does not\n\n{listed}\n"
 
 
 def _law(results: Results) -> str:
@@ -205,16 +210,16 @@ def _law(results: Results) -> str:
         times, is_text = times_sent(line), TASKS[line.task].is_text
         said = "" if law is None or not is_text else f"{law.gap(times):+.2f} %"
         table.append([*where, f"{times:.1f}", _difference(rows[line]), said])
-    header = ["task", "optimizer", "steps", "times sent", "worse by", "by the law"]
-    text = "Too few lines of the small GPT with AdamW were run to fit it.\n\n"
+    header = ["task", "optimizer", "steps", "times sent", "worse by", "predicted"]
+    text = "There are too few rows of the small GPT with AdamW to fit it.\n\n"
     if law is not None:
         text = (
-            f"{law.scale:.1f} % * exp(-times / {law.reach:.2f}) {law.rest:+.1f} %, fitted on the "
-            f"{len(known)} lines of the small GPT with AdamW, and judged by the others.\n\n"
+            f"{law.scale:.1f} % * exp(-times / {law.reach:.2f}) {law.rest:+.1f} %, fitted to the "
+            f"{len(known)} rows of the small GPT with AdamW. The other rows test it.\n\n"
         )
     return (
-        "## The law of density and steps\n\nWhat counts is how often an entry is sent in a run, "
-        "density times steps. Beside dense of as many steps: "
+        "## Density times steps\n\nDensity times steps is the mean number of times that an entry "
+        "is sent in a run. The gap to dense training of as many steps as a function of it: "
         + text
         + markdown_table(header, table)
         + "\n"
@@ -234,9 +239,11 @@ def _real_ranks(results: Results) -> str:
         table.append(
             [*where, *("not run" if each is None else f"{each:g}" for each in (real, simulated))]
         )
-    header = ["task", "optimizer", "rule", "real ranks", "simulated"]
+    header = ["task", "optimizer", "method", "real ranks", "simulated"]
     return (
-        f"## On real ranks\n\nThe same training by Horovod under Gloo, {samples()[0].line.steps} "
-        "steps: accuracy in %, or the loss in nats a character. They differ by the order in which "
-        "sums are made.\n\n" + markdown_table(header, table) + "\n"
+        f"## Real ranks\n\nThe same training on real ranks, with Horovod over Gloo, for "
+        f"{samples()[0].line.steps} steps: accuracy in %, or the loss in nats per character. "
+        "Real and simulated runs add numbers in a different order.\n\n"
+        + markdown_table(header, table)
+        + "\n"
     )

@@ -1,7 +1,9 @@
-"""The contract of collectives, the requests that exchanges yield, and the placement of ranks."""
+"""The contract of collectives, the requests that exchanges yield, values that all ranks tell each
+other, and the placement of ranks."""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from types import ModuleType
@@ -72,6 +74,27 @@ class Request:
 def is_elastic() -> bool:
     """Return whether Horovod may add, remove and renumber ranks (an elastic run)."""
     return os.environ.get("HOROVOD_ELASTIC") == "1"
+
+
+@dataclass(frozen=True)
+class Gatherer:
+    """Gathers arrays and JSON values from all ranks, by allgathers that run one after the other
+    under one name. All ranks must make the same calls."""
+
+    collective: Collective
+    name: str
+    timeout_s: float | None
+
+    def gather(self, data: np.ndarray) -> np.ndarray:
+        """Return the bytes of all ranks' arrays, in rank order."""
+        return self.collective.allgather(data.view(np.uint8), self.name).wait(self.timeout_s)
+
+    def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
+        """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
+        order."""
+        line = json.dumps(value).encode() + b"\n"
+        gathered = self.gather(np.frombuffer(line, np.uint8)).tobytes()
+        return [json.loads(line) for line in gathered.splitlines()]
 
 
 @dataclass(frozen=True)

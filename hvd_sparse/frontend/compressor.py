@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from hvd_sparse.collectives.contract import Collective, is_elastic
+from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.frontend.naming import Naming
@@ -18,10 +18,9 @@ from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
-from hvd_sparse.state.checkpoint_file import Gatherer, gather_into_file, read
+from hvd_sparse.state.checkpoint_file import gather_into_file, read
 from hvd_sparse.state.redistribution import Commits, redistribute
 from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, named_as
-from hvd_sparse.step.driver import Conversation
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
@@ -167,13 +166,11 @@ class Compressor:
     def _meet(self) -> None:
         """Compare all ranks' configurations and connect their watchdogs. Collective."""
         collective, limit_s = self.collective, self.limit_s
-        shake = handshake(self._describe(self.step.specs))
         name = self._meeting_place()
+        gatherer = Gatherer(collective, name, limit_s)
         with waiting(self, HANDSHAKE):
-            Conversation(shake, collective, name).finish(limit_s)
-            meeting = introduce(self.watchdog.endpoint(collective.rank))
-            peers = Conversation(meeting, collective, f"{name}.peers").finish(limit_s)
-            self.watchdog.meet(peers)
+            handshake(self._describe(self.step.specs), gatherer)
+            self.watchdog.meet(introduce(self.watchdog.endpoint(collective.rank), gatherer))
             if is_elastic():
                 mine = self.state_dict()
                 shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Union
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, in_nodes_of
+from hvd_sparse.collectives.contract import Collective, Gatherer, in_nodes_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Route, Samples, sizes_of, time_messages
@@ -28,7 +28,6 @@ from hvd_sparse.plan.measurements import (
 )
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
-from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step

@@ -20,11 +20,10 @@ from typing import Protocol
 import numpy as np
 
 from hvd_sparse.checks import check_choice, check_whole
-from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
 from hvd_sparse.plan.measurements import StepClock
-from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value

@@ -21,13 +21,12 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
 from hvd_sparse.types import Report, State
 
@@ -208,49 +207,30 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
     return np.frombuffer(content.data, dtype, length, place) if length else np.empty(0, dtype)
 
 
-@dataclass(frozen=True)
-class Gatherer:
-    """Gathers values and states from all ranks, by allgathers that run one after the other under
-    one name."""
+def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
+    """Gather the arrays of all ranks' states. All ranks must iterate to the end, because a rank
+    without an array sends an empty one.
 
-    _collective: Collective
-    _name: str
-    _timeout_s: float | None
-
-    def _gather(self, data: np.ndarray) -> np.ndarray:
-        return self._collective.allgather(data.view(np.uint8), self._name).wait(self._timeout_s)
-
-    def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
-        """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
-        order. All ranks must call this."""
-        line = json.dumps(value).encode() + b"\n"
-        gathered = self._gather(np.frombuffer(line, np.uint8)).tobytes()
-        return [json.loads(line) for line in gathered.splitlines()]
-
-    def parts(self, mine: State, told: Sequence[State]) -> Parts:
-        """Gather the arrays of all ranks' states. All ranks must iterate to the end, because a rank
-        without an array sends an empty one.
-
-        mine : this rank's state
-        told : the states of all ranks, with [dtype, length] in place of each array
-        """
-        for key in mine["model"]:
-            sizes = {
-                rank: state["tensors"][key]["arrays"]
-                for rank, state in enumerate(told)
-                if key in state["tensors"]
-            }
-            for name in sorted({name for arrays in sizes.values() for name in arrays}):
-                array = np.empty(0, np.uint8)
-                if key in mine["tensors"]:
-                    array = np.ascontiguousarray(mine["tensors"][key]["arrays"][name])
-                gathered, found, place = self._gather(array), {}, 0
-                for rank, arrays in sizes.items():
-                    dtype, length = arrays[name]
-                    end = place + length * np.dtype(dtype).itemsize
-                    found[rank] = np.frombuffer(gathered[place:end].tobytes(), dtype)
-                    place = end
-                yield key, name, found
+    mine : this rank's state
+    told : the states of all ranks, with [dtype, length] in place of each array
+    """
+    for key in mine["model"]:
+        sizes = {
+            rank: state["tensors"][key]["arrays"]
+            for rank, state in enumerate(told)
+            if key in state["tensors"]
+        }
+        for name in sorted({name for arrays in sizes.values() for name in arrays}):
+            array = np.empty(0, np.uint8)
+            if key in mine["tensors"]:
+                array = np.ascontiguousarray(mine["tensors"][key]["arrays"][name])
+            gathered, found, place = gatherer.gather(array), {}, 0
+            for rank, arrays in sizes.items():
+                dtype, length = arrays[name]
+                end = place + length * np.dtype(dtype).itemsize
+                found[rank] = np.frombuffer(gathered[place:end].tobytes(), dtype)
+                place = end
+            yield key, name, found
 
 
 def gather_into_file(
@@ -267,7 +247,7 @@ def gather_into_file(
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
     lost: list[Exception] = []
-    parts = _noting(gatherer.parts(mine, told), lost)
+    parts = _noting(gather_parts(gatherer, mine, told), lost)
     failure = ""
     if collective.rank == 0:
         try:

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import RankMismatch
-from hvd_sparse.state.checkpoint_file import Gatherer, with_arrays
+from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import check_form
 from hvd_sparse.types import Report, State
 

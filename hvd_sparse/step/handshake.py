@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Placement, Request
+from hvd_sparse.collectives.contract import Gatherer, Placement
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.version import __version__
 
-DIGEST_BYTES = 32
 LONGEST_REPORT = 12
 
 
@@ -47,18 +46,14 @@ def keeps_subnormals() -> bool:
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
-def handshake(document: Report) -> Generator[Request, np.ndarray, None]:
-    """Compare the documents of all ranks. Raises RankMismatch, which lists the differences. Like an
-    exchange, this is a generator that yields requests for collectives."""
-    text = json.dumps(document, sort_keys=True, indent=0).encode()
+def handshake(document: Report, gatherer: Gatherer) -> None:
+    """Compare the documents of all ranks. Raises RankMismatch, which lists the differences."""
+    text = json.dumps(document, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
-    digests = yield Request("allgather", np.frombuffer(hashlib.sha256(text).digest(), np.uint8))
-    if (digests.reshape(-1, DIGEST_BYTES) == digests[:DIGEST_BYTES]).all():
+    digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())
+    if len(set(digests)) == 1:
         return
-    # A zero byte ends each document, because an allgather does not mark where a rank's part ends.
-    # JSON escapes zero bytes, so a document has none.
-    gathered = yield Request("allgather", np.frombuffer(text + b"\0", np.uint8))
-    documents = [each.splitlines() for each in gathered.tobytes().decode().split("\0")[:-1]]
+    documents = [each.splitlines() for each in gatherer.tell_all(text)]
     raise RankMismatch(
         "the ranks run different programs or options: "
         + "; ".join(_differences(documents))

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.buckets import grouped
-from hvd_sparse.step.driver import NOTHING, Conversation, Driver
+from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
@@ -55,10 +55,8 @@ class Session:
         self.collective = collective
         self.average = average
         document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
-        shake = handshake(document)
-        Conversation(shake, collective, f"hvd_sparse.handshake.{self.driver.name}").finish(
-            configuration.timeout_s
-        )
+        name = f"hvd_sparse.handshake.{self.driver.name}"
+        handshake(document, Gatherer(collective, name, configuration.timeout_s))
 
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0

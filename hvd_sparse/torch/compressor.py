@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from hvd_sparse.collectives.contract import is_elastic, rank_in
+from hvd_sparse.collectives.contract import Gatherer, is_elastic, rank_in
 from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
@@ -42,7 +42,6 @@ from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
 from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.plan.policy import EVERYTHING, FP16, SPARSE, Policy
-from hvd_sparse.state.checkpoint_file import Gatherer
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket

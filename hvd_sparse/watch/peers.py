@@ -22,13 +22,11 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 
-import numpy as np
-
-from hvd_sparse.collectives.contract import Request
+from hvd_sparse.collectives.contract import Gatherer
 
 TURN_S = 0.25
 """Seconds between two updates of the clock, so the clock is late by at most this time."""
@@ -235,11 +233,9 @@ def addresses() -> tuple[str, ...]:
     )
 
 
-def introduce(endpoint: Endpoint) -> Generator[Request, np.ndarray, list[Endpoint]]:
-    """A generator that yields the request for an allgather, and returns all ranks' endpoints."""
-    line = json.dumps(astuple(endpoint)).encode() + b"\n"
-    gathered = yield Request("allgather", np.frombuffer(line, np.uint8))
-    told = [json.loads(line) for line in gathered.tobytes().splitlines()]
+def introduce(endpoint: Endpoint, gatherer: Gatherer) -> list[Endpoint]:
+    """Return all ranks' endpoints. Collective."""
+    told = gatherer.tell_all(astuple(endpoint))
     return [Endpoint(rank, tuple(where), port, token) for rank, where, port, token in told]
 
 

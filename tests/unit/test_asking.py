@@ -15,7 +15,7 @@ import pytest
 import worlds
 from harness import slow
 
-from hvd_sparse.step.driver import Conversation
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.watch import peers
 from hvd_sparse.watch import peers as clocks
 from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
@@ -109,9 +109,7 @@ def test_ranks_introduce_themselves_in_rank_order(listen):
     endpoints = [listen(rank) for rank in range(3)]
 
     def on_rank(collective):
-        return Conversation(introduce(endpoints[collective.rank]), collective, "meet").finish(
-            HANG_S
-        )
+        return introduce(endpoints[collective.rank], Gatherer(collective, "meet", HANG_S))
 
     assert worlds.run(3, on_rank) == [endpoints] * 3
     assert "127.0.0.1" in addresses()

@@ -7,9 +7,9 @@ import pytest
 import worlds
 from worlds import configure, integers, tensors
 
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import RankMismatch, ReplicaMismatch
-from hvd_sparse.step.driver import Conversation
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
@@ -25,16 +25,16 @@ def shake(world, odd_one_out, usual=None):
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
         own = odd_one_out if is_odd else usual or document()
-        Conversation(handshake(own), collective, "hs").finish(worlds.TIMEOUT_S)
+        handshake(own, Gatherer(collective, "hs", worlds.TIMEOUT_S))
 
     return world.run_all(script)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_equal_ranks_pass_with_32_bytes_each(world_size):
+def test_equal_ranks_pass_with_a_digest_each(world_size):
     world = LocalWorld(world_size, worlds.TIMEOUT_S)
     assert shake(world, document()) == [None] * world_size
-    assert world.sent == [32] * world_size
+    assert world.sent == [2 * 32 + 3] * world_size  # hexadecimal, in quotes, and a line's end
 
 
 DIFFERENCES = {
