@@ -54,13 +54,14 @@ class Ours:
             allow_dense=False,
         )
         self.pipeline = Pipeline(made, resolve_engine(engine))
+        self.pipeline.world_size = 2
         self.state = TensorState(TensorSpec("tensor", (numel,), "float32"), made)
         if residual is not None:
             arrays = self.state.memory.arrays()
             self.state.memory.load({**arrays, "residual": residual})
 
     def step(self, gradient: Both) -> Any:
-        outgoing = self.pipeline.send(self.state, gradient.array, 0, 2, dense=False)
+        outgoing = self.pipeline.send(self.state, gradient.array, dense=False)
         self.state.commit()
         return outgoing.frame
 

@@ -1,7 +1,7 @@
 """Timing of the parts of a step. ``HVD_SPARSE_TIMELINE`` writes it to one timeline file per rank.
 
-A span is the start and the end of one part of a step. Spans are passed to listeners, which are the
-planner and the timeline. A timeline is in Chrome's trace format:
+Spans are passed to listeners, which are the planner, telemetry and the timeline. A timeline is in
+Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
@@ -25,8 +25,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption
@@ -40,10 +41,23 @@ FLUSH_S = 1.0
 logger = logging.getLogger("hvd_sparse")
 
 
-Listener = Callable[[str, str, float, float], None]
-"""A function that is called with a span: its kind ("select", "encode", "exchange" or "decode"), the
-name of the tensor or bucket, and the start and end in seconds of ``Spans.clock``. TensorFlow calls
-it from several threads."""
+class Span(NamedTuple):
+    """The start and end of one part of a step, in seconds of ``Spans.clock``.
+
+    kind : "select", "encode", "exchange" or "decode"
+    keys : names of the tensors: one, or all tensors of an exchange's bucket
+    bucket : the number of an exchange's bucket, otherwise None
+    """
+
+    kind: str
+    keys: tuple[str, ...]
+    start_s: float
+    end_s: float
+    bucket: int | None
+
+
+Listener = Callable[[Span], None]
+"""A function that is called with each span. TensorFlow calls it from several threads."""
 
 
 class Spans:
@@ -71,13 +85,15 @@ class Spans:
         """Return the time at the start of a span, for ``tell``; 0 if there is no listener."""
         return self.clock() if self._listeners else 0.0
 
-    def tell(self, what: str, whose: str, start_s: float) -> None:
+    def tell(
+        self, kind: str, keys: tuple[str, ...], start_s: float, bucket: int | None = None
+    ) -> None:
         """Pass a span that ends now to the listeners. If ``start_s`` is 0, there was no listener at
         its start, and it is not passed."""
         if self._listeners and start_s:
-            end_s = self.clock()
+            span = Span(kind, keys, start_s, self.clock(), bucket)
             for listener in self._listeners:
-                listener(what, whose, start_s, end_s)
+                listener(span)
 
 
 _OPEN: dict[str, TraceFile] = {}
@@ -111,18 +127,21 @@ class TraceFile:
             raise _refusal(path, error.strerror) from None
         atexit.register(self.close)
 
-    def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
+    def listen(self, name: str, span: Span) -> None:
+        """Write a span of the compressor with this name."""
+        kind, keys, start_s, end_s, bucket = span
+        whose, row = ", ".join(keys), f"hvd_sparse.{name}.{bucket}"
         with self._lock:
             if self._file is None:
                 return
             try:
-                # The name of an exchange is its bucket, a colon, and the bucket's tensors.
-                # Exchanges of one bucket are shown in one row, even if they have different tensors.
-                bucket = whose.partition(":")[0]
-                thread = self._thread(bucket if what == "exchange" else threading.get_ident())
+                if bucket is None:
+                    thread = self._thread(threading.get_ident())
+                else:  # in one row, even if steps have different tensors in the bucket
+                    thread, whose = self._thread(row), f"{row}: {whose}"
                 start_us = round(1e6 * (start_s - self._start_s), 1)
                 length_us = round(1e6 * (end_s - start_s), 1)
-                self._write(what, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
+                self._write(kind, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
                 if end_s - self._flushed_s > FLUSH_S:
                     self._file.flush()
                     self._flushed_s = end_s
@@ -210,7 +229,7 @@ def path_of(setting: str, rank: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
+def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None:
     """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline and return it;
     otherwise return None. Raises InvalidOption if the file cannot be written."""
     setting = os.environ.get(SETTING)
@@ -222,5 +241,5 @@ def follow(spans: Spans, rank: Callable[[], int]) -> TraceFile | None:
             # without a timeline may be created before ``hvd.init``.
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
-        spans.add(_OPEN[setting].listen)
+        spans.add(partial(_OPEN[setting].listen, name))
         return _OPEN[setting]

@@ -12,7 +12,7 @@ from unittest import mock
 import horovod.torch as hvd
 import torch
 
-from hvd_sparse.tracing import Spans
+from hvd_sparse.tracing import Span, Spans
 
 WATCHED = ("select", "encode", "exchange", "decode")
 PARTS = (*WATCHED, "python")
@@ -96,10 +96,10 @@ class Meter:
         worked -= self._asked * self._clock_s
         self.seconds["python"] = worked - sum(self.seconds[part] for part in WATCHED)
 
-    def _listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
+    def _listen(self, span: Span) -> None:
         self._asked += 2
-        if what != "exchange":  # which goes on while other work is done
-            self.seconds[what] += end_s - start_s - self._clock_s
+        if span.kind != "exchange":  # which goes on while other work is done
+            self.seconds[span.kind] += span.end_s - span.start_s - self._clock_s
 
     def _watching(self, name: str) -> Callable[..., Any]:
         original = getattr(hvd, name)

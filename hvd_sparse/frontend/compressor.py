@@ -87,7 +87,6 @@ class Compressor:
         self._policy = Policy() if policy is None else policy
         self._commits = Commits()
         self._is_outside = False  # of the process set
-        self._world: tuple[int, int] | None = None  # rank and size since the last handshake
         self._recorder: Recorder | None = None
         self._trace_file: TraceFile | None = None
 
@@ -106,7 +105,7 @@ class Compressor:
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)
         self.collective = self.messenger = PatientCollective(self.collective, self.watchdog)
-        self._trace_file = follow(self.step.spans, process_rank)
+        self._trace_file = follow(self.step.spans, self.name, process_rank)
         self._record()
 
     def _record(self) -> None:
@@ -148,10 +147,12 @@ class Compressor:
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
                 "no state of it: call this method only if process_set.included()"
             )
-        return self._world or (self.collective.rank, self.collective.world_size)
+        if self.step.world_size:
+            return self.step.rank, self.step.world_size
+        return self.collective.rank, self.collective.world_size
 
     def _size_of_world(self) -> int:
-        return self._world[1] if self._world else self.collective.world_size
+        return self.step.world_size or self.collective.world_size
 
     def _averaged(self, position: int) -> int:
         """Return over how many ranks a tensor's gradient is averaged after the memory has processed
@@ -174,9 +175,9 @@ class Compressor:
             if is_elastic():
                 mine = self.state_dict()
                 shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)
-                self._world = shared["rank"], shared["world_size"]
+                self.step.meet(shared["rank"], shared["world_size"])
                 self.load_state_dict(shared)
-        self._world = collective.rank, collective.world_size
+        self.step.meet(collective.rank, collective.world_size)
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
@@ -361,7 +362,7 @@ class Compressor:
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)
-        self._world = state["rank"], state["world_size"]
+        self.step.meet(state["rank"], state["world_size"])
         self.load_state_dict(state)
 
     def rejoin(self) -> None:

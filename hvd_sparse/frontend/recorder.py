@@ -20,6 +20,7 @@ from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES, MEASURED, Counts, figures, measured, summed
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
+from hvd_sparse.tracing import Span
 from hvd_sparse.types import Option, Report
 
 logger = logging.getLogger("hvd_sparse")
@@ -30,9 +31,6 @@ LAST_S = 10.0
 """Seconds for which a program waits at its end until the writers have received all records."""
 
 SPANS = ("select", "encode", "exchange", "decode")
-
-Span = tuple[str, str, float, float]
-"""Kind of work, name of the tensor or bucket, start and end in seconds."""
 
 
 class Recorder:
@@ -82,8 +80,8 @@ class Recorder:
             self._step.pipeline.observes = True
             self._step.spans.add(self._hear)
 
-    def _hear(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        self._spans.append((what, whose, start_s, end_s))
+    def _hear(self, span: Span) -> None:
+        self._spans.append(span)
 
     def submitted(self, run: StepRun) -> None:
         """Look for ranks that are behind, after this rank has submitted all tensors of a step."""
@@ -199,17 +197,15 @@ def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
     """Return the seconds of each kind of span, by tensor. Each tensor of a bucket has the whole
     time of the bucket's exchange."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
-    for kind, whose, start_s, end_s in list(spans):
-        # "hvd_sparse.NAME.INDEX: KEY, KEY"
-        keys = whose.partition(": ")[2].split(", ") if kind == "exchange" else [whose]
-        for key in keys:
-            found[kind][key] += end_s - start_s
+    for span in list(spans):
+        for key in span.keys:
+            found[span.kind][key] += span.end_s - span.start_s
     return found
 
 
 def union(spans: Iterable[Span]) -> float | None:
     """Return the seconds in which at least one exchange was running."""
-    under_way = sorted((start, end) for kind, _, start, end in spans if kind == "exchange")
+    under_way = sorted((s.start_s, s.end_s) for s in spans if s.kind == "exchange")
     if not under_way:
         return None
     total, reached = 0.0, under_way[0][0]

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections import defaultdict
 
+from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report
 
 WARMUP = 2
@@ -159,14 +160,16 @@ class Measurements:
     def send(self, key: str, nbytes: float) -> None:
         self._step["nbytes"][key] = nbytes
 
-    def listen(self, what: str, whose: str, start_s: float, end_s: float) -> None:
-        kind = {"select": "work", "encode": "work", "decode": "decode"}.get(what)
-        if kind is not None:
-            self._step[kind][whose] = self._step[kind].get(whose, 0.0) + end_s - start_s
+    def listen(self, span: Span) -> None:
+        if span.kind == "exchange":
+            return
+        kind = "decode" if span.kind == "decode" else "work"
+        key, seconds = span.keys[0], span.end_s - span.start_s
+        self._step[kind][key] = self._step[kind].get(key, 0.0) + seconds
         if kind == "work":
-            self.told_s += end_s - start_s
-        if what == "encode":
-            self._step["encode"][whose] = end_s - start_s
+            self.told_s += seconds
+        if span.kind == "encode":
+            self._step["encode"][key] = seconds
 
     def to_dict(self) -> Report:
         """Return a JSON-serializable dict. All but the last three are medians over the steps, by

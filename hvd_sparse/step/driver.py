@@ -20,7 +20,6 @@ from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
-from hvd_sparse.wire.padding import Padding
 
 Result = TypeVar("Result")
 
@@ -68,19 +67,14 @@ class Driver:
     """Runs the exchanges of one compressor. ``name`` is part of the names of its collectives, by
     which Horovod matches the ranks' calls."""
 
-    def __init__(
-        self, step: Step, collective: Collective, name: str, padding: Padding | None = None
-    ) -> None:
+    def __init__(self, step: Step, collective: Collective, name: str) -> None:
         self.step = step
         self.collective = collective
         self.name = name
-        self._padding = padding
         self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
         """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
-        # Known from the first step on; a process outside the process set has none.
-        self._rank = self._world_size = -1
         if step.configuration.exchange.needs_nodes:
             step.place(collective.rank, collective.world_size, collective.nodes)
 
@@ -94,17 +88,8 @@ class Driver:
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        if self._rank < 0:
-            self._look_around()
         wire, ticket = self.step.compress(
-            position,
-            gradient,
-            self._rank,
-            self._world_size,
-            scale,
-            everything=everything,
-            late=late,
-            stays=stays,
+            position, gradient, scale, everything=everything, late=late, stays=stays
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
@@ -123,15 +108,10 @@ class Driver:
                 self._coming.append((bucket, run))
         return wire, ticket
 
-    def _look_around(self) -> None:
-        self._rank, self._world_size = self.collective.rank, self.collective.world_size
-
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        if self._rank < 0:
-            self._look_around()
-        wire, ticket = self.step.poison(error, key, dtype, self._rank, self._world_size)
+        wire, ticket = self.step.poison(error, key, dtype)
         if ticket.run is not self._current:
             self._discard_old(ticket.run)
         return wire, ticket
@@ -176,7 +156,6 @@ class Driver:
         self._under_way.clear()
         self._coming.clear()
         self._current = None
-        self._rank = self._world_size = -1
 
     def refuse(self, ticket: Ticket) -> NoReturn:
         """Raise this rank's error about a gradient of an unregistered tensor, after starting the
@@ -223,11 +202,8 @@ class Driver:
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         if self._coming:
             self._coming = [each for each in self._coming if each[0] is not bucket]
-        generator = self.step.converse(bucket, run, self._rank, self._world_size)
-        if self._padding is not None:
-            generator = self._padding.carry(generator, bucket.index)
+        generator = self.step.converse(bucket, run)
         bucket.is_exchanged = True
-        bucket.began_s = self.step.spans.now()
         name = f"hvd_sparse.{self.name}.{bucket.index}"
         self._under_way[bucket] = Conversation(generator, self.collective, name)
 
@@ -280,9 +256,5 @@ class Driver:
         if not conversation.is_done:
             return False
         del self._under_way[bucket]
-        if bucket.began_s:
-            keys = ", ".join(self.step.specs[i].key for i in bucket.members)
-            name = f"hvd_sparse.{self.name}.{bucket.index}"
-            self.step.spans.tell("exchange", f"{name}: {keys}", bucket.began_s)
         self.step.receive(bucket, conversation.result or {})
         return True

@@ -27,9 +27,7 @@ from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Selection, TensorSpec
 
 
-def send_merged(
-    pipeline: Pipeline, tickets: Sequence[TensorStep], rank: int, world_size: int
-) -> None:
+def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     """Make one selection from the accumulated vectors of all tickets, and encode each tensor's
     share of it. All vectors have the same dtype; the tickets have the same order on all ranks."""
     states = [ticket.state for ticket in tickets]
@@ -49,7 +47,7 @@ def send_merged(
     began_s = pipeline.spans.now()
     selector = _selector_of_all(pipeline.configuration, spec, steps, states)
     moments = _moments_of_all([each.moments for each in passes])
-    rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
+    rng = draws(spec.key, steps, selector, pipeline.rank) if selector.needs_rng else None
     context = Context(pipeline.kernels, moments, warm, memo, rng, spec=spec)
     aim = selector.aim(spec.numel, warm, memo)
     # The extracted entries can be used only if all of them were extracted at this threshold.
@@ -60,13 +58,13 @@ def send_merged(
         joined = np.concatenate(vectors, out=aligned_empty(spec.numel, vectors[0].dtype))
         miss = _miss(lists, aim) if aim else None
         found = selector.find(joined, context._replace(miss=miss))
-    pipeline.spans.tell("select", spec.key, began_s)
+    pipeline.spans.tell("select", (spec.key,), began_s)
     sent, start = [], 0
     for ticket, state, vector in zip(tickets, states, vectors):
         place = slice(start, start + vector.size)
         share = found._replace(selection=region_of(found.selection, place))
         # The tensor's own parts, because the receiver decodes with these.
-        sent.append(pipeline.send_found(state, ticket.parts, share, vector, world_size, spec.key))
+        sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
         start += vector.size
     for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None

@@ -41,6 +41,10 @@ tensor's own aim has a smaller capacity."""
 
 
 class Pipeline:
+    """``rank`` and ``world_size`` are those of the last ``Step.meet``."""
+
+    rank, world_size = 0, 1
+
     def __init__(self, configuration: Configuration, kernels: Kernels) -> None:
         self.configuration = configuration
         self.kernels = kernels
@@ -64,8 +68,6 @@ class Pipeline:
         self,
         state: TensorState,
         gradient: np.ndarray,
-        rank: int,
-        world_size: int,
         *,
         dense: bool,
         is_summed: bool = False,
@@ -79,9 +81,9 @@ class Pipeline:
         accumulated : the result of the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
-            return self._send_whole(state, gradient, world_size, dense=dense)
+            return self._send_whole(state, gradient, dense=dense)
         if dense:
-            self._accumulate(state, gradient, world_size, None)
+            self._accumulate(state, gradient, None)
             state.note_dense()
             return Outgoing(dense=state.memory.take_all())
         if parts is None:
@@ -90,28 +92,26 @@ class Pipeline:
         began_s = spans.now() if spans.is_heard else 0.0
         exchange = self.exchange
         if not exchange.selects_everywhere and not exchange.selects_on(
-            rank, world_size, state.steps, selector
+            self.rank, self.world_size, state.steps, selector
         ):
-            vector = self._accumulate(state, gradient, world_size, None).vector
+            vector = self._accumulate(state, gradient, None).vector
             return Outgoing(accumulated=vector)
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.
         warm, memo = state.start
         aim = _aim_of(state, selector, warm, memo)
-        accumulated = self._accumulate(state, gradient, world_size, aim, accumulated)
+        accumulated = self._accumulate(state, gradient, aim, accumulated)
         holds = state.is_on_device and self._may_hold(parts)
         try:
             added = gradient if accumulated.added is None else accumulated.added
-            rng = draws(spec.key, steps, selector, rank) if selector.needs_rng else None
+            rng = draws(spec.key, steps, selector, self.rank) if selector.needs_rng else None
             context = Context(
                 self.kernels, accumulated.moments, warm, memo, rng, added, spec,
                 kept=accumulated.vector,
             )  # fmt: skip
             found = _find(selector, aim, accumulated, context, holds=holds)
             if began_s:
-                spans.tell("select", state.spec.key, began_s)
-            sent = self.send_found(
-                state, parts, found, accumulated.vector, world_size, state.spec.key
-            )
+                spans.tell("select", (spec.key,), began_s)
+            sent = self.send_found(state, parts, found, accumulated.vector, spec.key)
             if holds:
                 sent.surplus = _surplus(accumulated, found)
             return sent
@@ -119,21 +119,19 @@ class Pipeline:
             self._put_back(accumulated)
             raise
 
-    def begin(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
+    def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
         """Launch a tensor's pass on its device; return before the pass ends."""
         state = ticket.state
         aim = _aim_of(state, ticket.parts.selector, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
-        ticket.accumulated = state.memory.compensate(gradient, self.kernels, world_size, aim)
+        ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
-    def wait(self, ticket: TensorStep, gradient: np.ndarray, world_size: int) -> None:
+    def wait(self, ticket: TensorStep, gradient: np.ndarray) -> None:
         """Add a gradient to its residual; ``group_selection`` selects and encodes later."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
-        ticket.accumulated = self._accumulate(ticket.state, gradient, world_size, ticket.aim)
+        ticket.accumulated = self._accumulate(ticket.state, gradient, ticket.aim)
 
-    def _send_whole(
-        self, state: TensorState, gradient: np.ndarray, world_size: int, *, dense: bool
-    ) -> Outgoing:
+    def _send_whole(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
         """Return the whole gradient, for exchanges that sum before they select. On a dense step,
         this rank's residual is added to its part."""
         if not self.kernels.moments(gradient).is_finite:
@@ -143,7 +141,7 @@ class Pipeline:
         if not dense:
             return Outgoing(accumulated=whole)
         state.memory.step = state.steps
-        state.memory.compensate(gradient[state.part], self.kernels, world_size)
+        state.memory.compensate(gradient[state.part], self.kernels, self.world_size)
         whole[state.part] = state.memory.take_all()
         state.note_dense()
         return Outgoing(dense=whole)
@@ -171,7 +169,6 @@ class Pipeline:
         self,
         state: TensorState,
         gradient: np.ndarray,
-        world_size: int,
         aim: Aim | None,
         accumulated: Accumulated | None = None,
     ) -> Accumulated:
@@ -180,7 +177,7 @@ class Pipeline:
             raise _not_finite(gradient, state.spec)
         memory.step = state.steps
         if accumulated is None:
-            accumulated = memory.compensate(gradient, self.kernels, world_size, aim)
+            accumulated = memory.compensate(gradient, self.kernels, self.world_size, aim)
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
@@ -221,7 +218,6 @@ class Pipeline:
         parts: StepParts,
         found: Found,
         vector: np.ndarray,
-        world_size: int,
         selected_in: str,
     ) -> Outgoing:
         """Encode a tensor's selected entries, and keep the others in the memory. ``selected_in``
@@ -229,7 +225,7 @@ class Pipeline:
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
-            most = self.configuration.most_entries(state.spec, world_size, codec)
+            most = self.configuration.most_entries(state.spec, self.world_size, codec)
             found = _bounded(found, most, vector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
@@ -253,7 +249,7 @@ class Pipeline:
             state.departures.note(state.steps, sent.indices)
         state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
         if began_s:
-            spans.tell("encode", state.spec.key, began_s)
+            spans.tell("encode", (state.spec.key,), began_s)
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
     def settle(self, ticket: TensorStep, arrival: Arrival) -> None:

@@ -51,6 +51,9 @@ class Receiver:
         """Store the results of a bucket's exchange. If the exchange determines the sent entries,
         update the memories too."""
         bucket.arrivals = arrivals
+        if bucket.began_s:
+            keys = tuple(self.specs[position].key for position in bucket.members)
+            self.pipeline.spans.tell("exchange", keys, bucket.began_s, bucket.index)
         if not self.pipeline.exchange.settles_later:
             return
         with self.transactions.lock:
@@ -160,7 +163,7 @@ class Receiver:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
             return None
-        spans.tell("decode", spec.key, began_s)
+        spans.tell("decode", (spec.key,), began_s)
         return most
 
     def _place(self, ticket: TensorStep) -> np.ndarray:

@@ -63,11 +63,11 @@ class NotedPasses:
 class OutgoingRows:
     """The rows of one bucket. All have the dtype and the codec of the first row."""
 
-    def __init__(self, pipeline: Pipeline, world_size: int) -> None:
+    def __init__(self, pipeline: Pipeline) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
         is_left = is_bounded or pipeline.looks_first
         self._kernels = None if is_left else rows_of(pipeline.kernels)
-        self._pipeline, self._world_size = pipeline, world_size
+        self._pipeline = pipeline
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Accumulated]] = []
         self._rows: list[bytes] = []
@@ -96,7 +96,7 @@ class OutgoingRows:
         gradient, passes = ticket.fetch(), self._passes
         passes.noted = None
         kernels = cast(Kernels, passes)
-        accumulated = state.memory.compensate(gradient, kernels, self._world_size, aim)
+        accumulated = state.memory.compensate(gradient, kernels, self._pipeline.world_size, aim)
         if passes.noted is None:  # the memory has run another pass itself
             ticket.accumulated = accumulated
             return

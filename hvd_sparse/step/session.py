@@ -57,6 +57,7 @@ class Session:
         document = describe_rank(configuration, specs, self.driver.name, self.step.placement)
         name = f"hvd_sparse.handshake.{self.driver.name}"
         handshake(document, Gatherer(collective, name, configuration.timeout_s))
+        self.step.meet(collective.rank, collective.world_size)
 
     def reduce(
         self, gradients: Mapping[str, np.ndarray], scale: float = 1.0

@@ -43,6 +43,7 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
 from hvd_sparse.wire.frame import crc32
+from hvd_sparse.wire.padding import Padding
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -53,7 +54,10 @@ MOST_ANSWERS = 1 << 14
 class Step(Receiver):
     """All tensors of a compressor, numbered in the same order on all ranks, and their current step.
 
+    rank, world_size : this process's rank and the number of ranks as of the last handshake; -1 and
+        0 before it
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
+    padding : pads the messages of exchanges; None if they are not padded, or by the collective
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
         the learning rate; None if the frontend has none
     """
@@ -73,6 +77,8 @@ class Step(Receiver):
         self.spans: Spans = self.pipeline.spans
         self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
         self.stats = self.transactions.stats
+        self.rank, self.world_size = -1, 0
+        self.padding: Padding | None = None
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
@@ -107,6 +113,11 @@ class Step(Receiver):
     def reconfigure(self, configuration: Configuration) -> None:
         self.configuration = self.pipeline.configuration = configuration
         self.fixed_parts = configuration.fixed_parts
+
+    def meet(self, rank: int, world_size: int) -> None:
+        """Set the rank and the number of ranks, in a handshake or from a state."""
+        self.rank, self.world_size = rank, world_size
+        self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
         """Set the node of every rank (None if unknown) before the first step. If the option
@@ -153,8 +164,6 @@ class Step(Receiver):
         self,
         position: int,
         gradient: np.ndarray,
-        rank: int,
-        world_size: int,
         scale: float = 1.0,
         *,
         is_joined: bool = False,
@@ -179,14 +188,14 @@ class Step(Receiver):
             bucket.entered.add(position)
         # Determined once a step, because the same parts must decode.
         parts = self.fixed_parts or self._parts_of(position, state)
-        question = position, parts.density, world_size
+        question = position, parts.density, self.world_size
         dense = everything or self._is_dense.get(question)
         if dense is None:
-            dense = self._is_dense[question] = self._goes_dense(state, world_size)
+            dense = self._is_dense[question] = self._goes_dense(state)
         # A dense step's carrier shares an array with the gradient, and so its dtype.
         accumulator = state.spec.accumulator
         dtype = accumulator if dense else self.carrier_dtype or accumulator
-        layout = carrier_layout(dtype, world_size, self.has_replica)
+        layout = carrier_layout(dtype, self.world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
         is_alone = len(bucket.members) == 1
         waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
@@ -209,14 +218,12 @@ class Step(Receiver):
                 plain = gradient if late is None else late.array()
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
-                    pipeline.wait(ticket, plain, world_size)
+                    pipeline.wait(ticket, plain)
                 elif state.is_on_device and not dense and self.exchange.selects_everywhere:
-                    pipeline.begin(ticket, plain, world_size)
+                    pipeline.begin(ticket, plain)
                     bucket.begun.append(ticket)
                 else:
-                    ticket.outgoing = pipeline.send(
-                        state, plain, rank, world_size, dense=dense, parts=parts
-                    )
+                    ticket.outgoing = pipeline.send(state, plain, dense=dense, parts=parts)
         # Nothing is raised here: the other ranks wait for this tensor's carrier.
         except NonFiniteGradient as error:
             self._note_nonfinite(ticket, error, dense=dense)
@@ -224,7 +231,7 @@ class Step(Receiver):
             ticket.fail(error)
         if not dense and ticket.error is None:
             bucket.sending[position] = ticket
-        return self._write_wire(ticket, rank, dense), ticket
+        return self._write_wire(ticket, dense), ticket
 
     def _parts_of(self, position: int, state: TensorState) -> StepParts:
         if self.pace_of is not None:
@@ -241,12 +248,12 @@ class Step(Receiver):
                 memory.tune(**settings)
                 state.settings = settings
 
-    def _goes_dense(self, state: TensorState, world_size: int) -> bool:
+    def _goes_dense(self, state: TensorState) -> bool:
         if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step
             self._is_dense.clear()
         # From shared quantities alone, so that all ranks decide alike without communication.
         return self.configuration.goes_dense(
-            state.spec, state.steps, world_size, self.exchange, self.placement, state.pace
+            state.spec, state.steps, self.world_size, self.exchange, self.placement, state.pace
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
@@ -261,20 +268,20 @@ class Step(Receiver):
             )
 
     def poison(
-        self, error: Exception, key: str, dtype: np.dtype | type, rank: int, world_size: int
+        self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
         """Return a carrier that reports an error about a gradient of an unregistered tensor."""
-        layout = carrier_layout(self.carrier_dtype or dtype, world_size, self.has_replica)
+        layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
         # Without a position, because the step must not count it among its tensors.
         run = self.transactions.open_run(None)
         ticket = Ticket(run, key, layout)
         ticket.error = error
         run.errors.append(in_words(error))
-        carrier = layout.write(rank, 0, failed=True)
+        carrier = layout.write(self.rank, 0, failed=True)
         self.stats.count_bytes("carrier", carrier.nbytes)
         return carrier, ticket
 
-    def _write_wire(self, ticket: TensorStep, rank: int, dense: bool) -> np.ndarray:
+    def _write_wire(self, ticket: TensorStep, dense: bool) -> np.ndarray:
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
         # The checksum is over everything about this tensor's step that must be equal on all ranks.
@@ -290,7 +297,7 @@ class Step(Receiver):
             moment += f"|{state.memory.settings}"
         ticket.checksum = crc32(moment.encode(), started) & CHECKSUM_MASK
         carrier = ticket.layout.write(
-            rank,
+            self.rank,
             ticket.checksum,
             failed=ticket.error is not None,
             replica=self.applied.get(spec.key, 0),
@@ -329,13 +336,13 @@ class Step(Receiver):
         with contextlib.suppress(Exception):
             bucket.has_arrived = devices.send(answers, late)
 
-    def converse(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> Conversation:
+    def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
         """Return the bucket's exchange, as a generator. It runs every phase even after a failure,
         because the other ranks wait in each."""
         if bucket.begun:
-            self._send_begun(bucket, rank, world_size)
+            self._send_begun(bucket)
         if self.configuration.select_over == "group":
-            self._select_merged(bucket, run, rank, world_size)
+            self._select_merged(bucket, run)
 
         def select(position: int, gradient: np.ndarray) -> np.ndarray:
             # After a rollback, the state belongs to the next step.
@@ -343,9 +350,8 @@ class Step(Receiver):
                 raise run.failure
             ticket = bucket.sending[position]
             sent = ticket.outgoing = self.pipeline.send(
-                ticket.state, gradient, rank, world_size,
-                dense=False, is_summed=True, parts=ticket.parts,
-            )  # fmt: skip
+                ticket.state, gradient, dense=False, is_summed=True, parts=ticket.parts
+            )
             assert sent.frame is not None
             return sent.frame
 
@@ -359,8 +365,8 @@ class Step(Receiver):
                 parts.density, ticket.outgoing or Outgoing(), state.exchange_memo,
             )  # fmt: skip
         context = ExchangeContext(
-            rank=rank,
-            world_size=world_size,
+            rank=self.rank,
+            world_size=self.world_size,
             step=self.transactions.steps_of(bucket.entered),
             configuration=self.configuration.checksum,
             bucket=bucket.index,
@@ -372,9 +378,13 @@ class Step(Receiver):
             selector=self.configuration.selector,
             placement=self.placement,
         )
-        return self._counted(self.pipeline.exchange.run(context))
+        conversation = self._counted(self.pipeline.exchange.run(context))
+        if self.padding is not None:
+            conversation = self.padding.carry(conversation, bucket.index)
+        bucket.began_s = self.spans.now()
+        return conversation
 
-    def _send_begun(self, bucket: BucketRun, rank: int, world_size: int) -> None:
+    def _send_begun(self, bucket: BucketRun) -> None:
         """Make the frames of the tensors that waited for their bucket or for their device. Their
         carriers were sent earlier without flags. Therefore a missing frame reports NaN or Inf, and
         the bucket's message reports a failure."""
@@ -388,15 +398,14 @@ class Step(Receiver):
                     with contextlib.suppress(Exception):  # raised again for the tensor
                         ticket.fetch()
                     break
-        self._send_rows(bucket, begun, world_size)
+        self._send_rows(bucket, begun)
 
         def select(ticket: TensorStep) -> None:
             gradient, accumulated = ticket.fetch(), ticket.accumulated
             ticket.gradient = ticket.accumulated = None
             ticket.outgoing = self.pipeline.send(
-                ticket.state, gradient, rank, world_size,
-                dense=False, parts=ticket.parts, accumulated=accumulated,
-            )  # fmt: skip
+                ticket.state, gradient, dense=False, parts=ticket.parts, accumulated=accumulated
+            )
 
         left = [
             partial(self._attempt, bucket, ticket, select)
@@ -409,8 +418,8 @@ class Step(Receiver):
         for each in left:
             each()
 
-    def _send_rows(self, bucket: BucketRun, begun: list[TensorStep], world_size: int) -> None:
-        rows = OutgoingRows(self.pipeline, world_size)
+    def _send_rows(self, bucket: BucketRun, begun: list[TensorStep]) -> None:
+        rows = OutgoingRows(self.pipeline)
         for ticket in begun:
             self._attempt(bucket, ticket, rows.add)
         try:
@@ -440,7 +449,7 @@ class Step(Receiver):
         if ticket.outgoing is None:
             del bucket.sending[ticket.position]
 
-    def _select_merged(self, bucket: BucketRun, run: StepRun, rank: int, world_size: int) -> None:
+    def _select_merged(self, bucket: BucketRun, run: StepRun) -> None:
         in_order = sorted(bucket.sending.items())
         tickets = [ticket for _, ticket in in_order if ticket.accumulated is not None]
         if not tickets:
@@ -448,7 +457,7 @@ class Step(Receiver):
         try:
             if run.failure is not None:  # after a rollback, the states belong to the next step
                 raise run.failure
-            send_merged(self.pipeline, tickets, rank, world_size)
+            send_merged(self.pipeline, tickets)
         except Exception as error:
             keys = ", ".join(repr(ticket.key) for ticket in tickets)
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")

@@ -304,7 +304,7 @@ class TensorflowCompressor(Compressor):
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
         # Ranks outside of the process set trace, but never run. With an elastic state, the
         # handshake has been done before the tracing.
-        if self.process_set.included() and self._world is None:
+        if self.process_set.included() and not self.step.world_size:
             self._meet()
         self._has_shaken_hands = True
 

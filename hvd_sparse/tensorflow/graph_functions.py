@@ -90,11 +90,10 @@ class GraphFunctions:
     ``variables.runtime_token``."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
-        self._name, self._step, self._collective = owner.name, owner.step, owner.collective
+        self._step = owner.step
         self._ledger = owner.watchdog.ledger
-        self._padding = Padding(owner.step.stats.count_padding)
+        owner.step.padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
-        self._place: tuple[int, int] | None = None
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
         self.dense_bytes: dict[str, int] = {}
@@ -113,7 +112,6 @@ class GraphFunctions:
     def forget(self) -> None:
         """Drop all running steps. They can never end, because Horovod was restarted."""
         self._tickets.clear()
-        self._place = None
 
     def send(
         self,
@@ -131,9 +129,6 @@ class GraphFunctions:
         scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
         is_joined : the tensor is in a group, for which ``seal`` is called later
         """
-        if self._place is None:
-            self._place = self._collective.rank, self._collective.world_size
-        rank, world_size = self._place
         came_s = time.perf_counter()
         position = self._tokens.get(token if type(token) is bytes else bytes(token.item()))
         everything = bool(way == EVERYTHING)
@@ -142,21 +137,14 @@ class GraphFunctions:
                 f"a gradient of {gradient.size} entries belongs to no registered variable: "
                 "give the compressor all variables that the tape or optimizer has"
             )
-            wire, ticket = self._step.poison(
-                error, f"of {gradient.size} entries", gradient.dtype, rank, world_size
-            )
+            key = f"of {gradient.size} entries"
+            wire, ticket = self._step.poison(error, key, gradient.dtype)
         else:
             if self.witness is not None and self.witness.position == position:
                 self.witness.look()
             loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
             wire, ticket = self._step.compress(
-                position,
-                gradient,
-                rank,
-                world_size,
-                loss_scale,
-                everything=everything,
-                is_joined=is_joined,
+                position, gradient, loss_scale, everything=everything, is_joined=is_joined
             )
         self._ledger.begin(ticket.key)
         number = next(self._numbers)
@@ -177,10 +165,7 @@ class GraphFunctions:
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
-        bucket.began_s = self._step.spans.now()
-        assert self._place is not None
-        conversation = self._step.converse(bucket, tickets[0].run, *self._place)
-        conversation = self._padding.carry(conversation, bucket.index)
+        conversation = self._step.converse(bucket, tickets[0].run)
         sealed = SealedBucket(conversation, bucket, all_numbers)
         for ticket in tickets:
             ticket.extra = sealed
@@ -230,17 +215,12 @@ class GraphFunctions:
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
-        bucket = sealed.bucket
         try:
             sealed.conversation.send(received)
             raise AssertionError("an exchange asks for more collectives than its phases name")
         except StopIteration as stop:
             arrivals = stop.value
-            if bucket.began_s:
-                keys = ", ".join(self._step.specs[position].key for position in bucket.members)
-                name = f"hvd_sparse.{self._name}.{bucket.index}: {keys}"
-                self._step.spans.tell("exchange", name, bucket.began_s)
-        self._step.receive(bucket, arrivals)
+        self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
         """Take a step back, after the exchanges of its tensors in other threads are over. If this

@@ -104,13 +104,13 @@ class TorchCompressor(ParameterCompressor):
         self._clips_alone: Any = None
         self._start(rank_in(self.process_set), hvd.rank)
         # Handshakes, checkpoints and all other collectives use the host.
-        count, padding = self.step.stats.count_padding, None
+        count = self.step.stats.count_padding
         if device is None:
-            padding = Padding(count)
+            self.step.padding = Padding(count)
         else:  # this collective pads messages itself
             wire = HorovodDeviceCollective(self.process_set, device, count)
             self.messenger = PatientCollective(wire, self.watchdog)
-        self._driver = Driver(self.step, self.messenger, self.name, padding)
+        self._driver = Driver(self.step, self.messenger, self.name)
         if configuration.groups == PLANNED:
             self._policy = PlannedGroups(self.step, self.name)
         self._is_led = type(self._policy) is not Policy  # if not, calls are saved
@@ -326,12 +326,12 @@ class TorchCompressor(ParameterCompressor):
             )
         if self.has_begun:
             # When workers only leave, Horovod does not synchronize elastic states.
-            now = self.collective.rank, self.collective.world_size
-            if self._is_elastic and self._world != now:
+            met = self.step.rank, self.step.world_size
+            if self._is_elastic and met != (self.collective.rank, self.collective.world_size):
                 self.rejoin()
             return
         self._look_at(find_optimizer(self.process_set))
-        if self._world is None:  # an elastic state may have been synchronized before
+        if not self.step.world_size:  # an elastic state may have been synchronized before
             self._meet()
         self.has_begun = True
 

@@ -48,6 +48,7 @@ class Rank:
         self.step = Step(made, SPECS, grouped(SPECS, made), kernels, np.float64)
         if device is not None:
             self.step.transactions.devices = TorchDevices([device] * len(SPECS))
+        self.step.meet(collective.rank, collective.world_size)
         self.driver = Driver(self.step, collective, "step")
         self._collective, self._device = collective, device
 

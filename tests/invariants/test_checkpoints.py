@@ -22,7 +22,7 @@ def advance(pipeline, state, steps):
     frames = []
     for step in steps:
         frames.append(
-            pipeline.send(state, draw("laplace", 500, seed=step), 0, 1, dense=False).frame.tobytes()
+            pipeline.send(state, draw("laplace", 500, seed=step), dense=False).frame.tobytes()
         )
         state.commit()
     return frames

@@ -169,10 +169,11 @@ def test_redsync_drops_a_threshold_that_no_longer_fits(scale):
 def sent_indices(case, rank, key="t", step=0):
     configuration = Configuration.create(selector=case.create(SELECTORS, density=0.05))
     pipeline = Pipeline(configuration, reference)
+    pipeline.rank, pipeline.world_size = rank, 4
     state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)
     state.restore(step, None, None, None, key)
     return pipeline.send(
-        state, draw("normal", 2_000, seed=rank), rank, 4, dense=False
+        state, draw("normal", 2_000, seed=rank), dense=False
     ).found.selection.indices.tolist()
 
 

@@ -95,7 +95,7 @@ def check_rounding_stays(selector, memory, codec, rollback):
         twin.load(state.memory.arrays())
         twin.step = state.steps  # as a step tells its memory
         accumulated = twin.compensate(gradient.copy(), reference).vector.copy()
-        outgoing = pipeline.send(state, gradient, 0, 1, dense=False)
+        outgoing = pipeline.send(state, gradient, dense=False)
         decoded = np.zeros(spec.numel, np.float32)
         parts = [(slice(0, spec.numel), outgoing.frame)]
         codec = configuration.at_step(state.steps, spec).codec

@@ -92,6 +92,7 @@ class Measurement:
             selector={"id": selector, "density": DENSITY}, rollback=rollback, **options
         )
         self.pipeline = Pipeline(configuration, kernels)
+        self.pipeline.world_size = 2
         self.state = TensorState(TensorSpec("x", (NUMEL,), "float32"), configuration)
         self.gradients = Gradients.draw(NUMEL, seed=1)
         arrays = self.state.memory.arrays()
@@ -106,7 +107,7 @@ class Measurement:
         self.trap = PageTrap(library, watched)
 
     def step(self) -> Outgoing:
-        outgoing = self.pipeline.send(self.state, self.gradient, 0, 2, dense=False)
+        outgoing = self.pipeline.send(self.state, self.gradient, dense=False)
         self.state.commit()
         return outgoing
 

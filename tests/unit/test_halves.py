@@ -89,7 +89,7 @@ def test_gradients_and_rounding_are_what_was_sent_and_what_is_kept(monkeypatch, 
         before = len(errors)
         gradient = draw("laplace", 1_000, seed=step)
         given += gradient.sum(dtype=np.float64)
-        outgoing = pipeline.send(state, gradient, 0, 1, dense=step % 10 == 9)
+        outgoing = pipeline.send(state, gradient, dense=step % 10 == 9)
         values = outgoing.dense if outgoing.dense is not None else outgoing.found.selection.values
         if step % 7 == 3:
             state.roll_back()
@@ -122,13 +122,13 @@ def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
 
 def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
     pipeline, state = start("float16")
-    pipeline.send(state, draw("normal", 1_000), 0, 1, dense=False)
+    pipeline.send(state, draw("normal", 1_000), dense=False)
     state.commit()
     before = state.memory.arrays()["residual"].tobytes()
     with pytest.raises(
         NonFiniteGradient, match=r"'t0': its residual has an entry of magnitude .*bfloat16"
     ):
-        pipeline.send(state, 1e5 * draw("laplace", 1_000), 0, 1, dense=False)
+        pipeline.send(state, 1e5 * draw("laplace", 1_000), dense=False)
     state.roll_back()
     assert state.memory.arrays()["residual"].tobytes() == before
 

@@ -27,6 +27,7 @@ from hvd_sparse.plan.measuring import PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step
+from hvd_sparse.tracing import Span
 from hvd_sparse.types import TensorSpec
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
@@ -71,9 +72,9 @@ def test_our_own_work_is_no_part_of_the_backward_pass_and_failed_steps_do_not_co
         now_s = 100.0 * (step + 1)
         mine.begin(now_s, was_good=False)
         mine.arrive("b", now_s)
-        mine.listen("select", "b", now_s, now_s + 2.0)
-        mine.listen("encode", "b", now_s + 2.0, now_s + 3.0)
-        mine.listen("exchange", "b", now_s, now_s + 50.0)
+        mine.listen(Span("select", ("b",), now_s, now_s + 2.0, None))
+        mine.listen(Span("encode", ("b",), now_s + 2.0, now_s + 3.0, None))
+        mine.listen(Span("exchange", ("b",), now_s, now_s + 50.0, 0))
         mine.send("b", 10.0 * delay_s)
         mine.spend(4.0)
         mine.arrive("a", now_s + 4.0 + delay_s)

@@ -198,7 +198,7 @@ def test_small_gradients_wait_for_their_bucket_unless_somebody_listens(is_heard)
     def script(collective):
         session = start(collective, configure())
         if is_heard:
-            session.step.spans.add(lambda *span: None)
+            session.step.spans.add(lambda span: None)
         session.reduce(worlds.normals(SPECS, collective.rank, 0))
 
     with mock.patch.object(OutgoingRows, "add") as waiting:

@@ -194,7 +194,7 @@ def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
             gradients(collective, 0)["t0"].reshape(-1),
         )
         if collective.rank == FAULTY:  # its carrier comes, its entries do not
-            wire, _ = session.step.compress(0, given, FAULTY, collective.world_size)
+            wire, _ = session.step.compress(0, given)
             collective.allreduce(wire, "t0").wait(None)
             return
         wire, ticket = session.driver.compress(0, given)

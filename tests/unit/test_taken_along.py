@@ -105,6 +105,7 @@ def trained(case, distribution, memory, *, aims=True, on_device=False):
     asked = []
     kernels = counting(OWN if on_device else {}, asked)
     pipeline = Pipeline(configuration, kernels)
+    pipeline.rank, pipeline.world_size = 1, 2
     state = TensorState(TensorSpec("w", (NUMEL,), "float32"), configuration)
     state.is_on_device = on_device
     frames, residuals, founds, questions = [], [], [], []
@@ -112,7 +113,7 @@ def trained(case, distribution, memory, *, aims=True, on_device=False):
         asked.clear()
         size = 10.0 if step == STEPS // 2 else 1.0  # a jump, which no aim foresees
         gradient = (size * draw(distribution, NUMEL, seed=step)).astype(np.float32)
-        sent = pipeline.send(state, gradient, 1, 2, dense=False)
+        sent = pipeline.send(state, gradient, dense=False)
         if sent.surplus is not None:  # with the bucket's sums
             kernels.restore(*sent.surplus)
         frames.append(sent.frame.tobytes())

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from hvd_sparse.registry import WRITERS
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place, resolve_writers
 from hvd_sparse.telemetry.jsonl import JsonLines
+from hvd_sparse.tracing import Span
+from hvd_sparse.types import TensorSpec
 
 SPECS = tensors((20, 5), (7,))
 EVERY = 4
@@ -39,13 +42,14 @@ def record(
     steps: int = STEPS,
     configuration: Configuration | None = None,
     every: int = EVERY,
+    specs: Sequence[TensorSpec] = SPECS,
 ) -> Session:
-    session = Session(configuration or configure(density=0.1), SPECS, collective)
+    session = Session(configuration or configure(density=0.1), specs, collective)
     place = Place(collective.rank, collective.world_size)
     outlet = Outlet(writers, place)
     recorder = Recorder(session.step, every, outlet)
     for step in range(steps):
-        session.reduce(normals(SPECS, collective.rank, step))
+        session.reduce(normals(specs, collective.rank, step))
     recorder.close()
     return session
 
@@ -157,6 +161,12 @@ def test_every_field_is_told_and_explained():
         assert all(seconds > 0 for seconds in spans)
 
 
+def test_a_name_with_separators_keeps_the_time_of_its_exchange():
+    specs = [TensorSpec("a, b: c", (20, 5), "float32"), *SPECS]
+    heard, _ = records_of(specs=specs)
+    assert heard[-1]["tensors"]["a, b: c"]["exchange_s"] > 0
+
+
 @pytest.mark.parametrize("exchange", ["gtopk", "hierarchical"])
 def test_what_an_exchange_does_not_know_is_none(exchange):
     heard, stats = records_of(configuration=configure(density=0.1, exchange=exchange))
@@ -167,8 +177,9 @@ def test_what_an_exchange_does_not_know_is_none(exchange):
 
 
 def test_exchanges_that_overlap_are_counted_once():
-    spans = [("exchange", "a", 0.0, 2.0), ("exchange", "b", 1.0, 3.0), ("exchange", "c", 5.0, 6.0)]
-    assert union([*spans, ("select", "a", 0.0, 100.0)]) == 4.0
+    times = [(0.0, 2.0), (1.0, 3.0), (5.0, 6.0)]
+    spans = [Span("exchange", ("a",), *both, bucket) for bucket, both in enumerate(times)]
+    assert union([*spans, Span("select", ("a",), 0.0, 100.0, None)]) == 4.0
     assert union([]) is None
 
 

@@ -15,7 +15,7 @@ from hvd_sparse.cli import main
 from hvd_sparse.cli.timeline import merge_traces, read_trace
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.session import Session
-from hvd_sparse.tracing import SETTING, START, Spans, TraceFile, follow, path_of
+from hvd_sparse.tracing import SETTING, START, Span, Spans, TraceFile, follow, path_of
 
 HOROVOD = """[
 {"name": "process_name", "ph": "M", "pid": 0, "args": \
@@ -39,26 +39,28 @@ def test_a_step_tells_its_parts_by_tensor_and_its_exchanges_by_bucket(exchange, 
         session = Session(
             worlds.configure(exchange=exchange, groups=[["t0", "t2"]]), specs, collective
         )
-        session.step.spans.add(lambda *span: spans.append(span))
+        session.step.spans.add(spans.append)
         session.reduce(worlds.normals(specs, collective.rank))
         return spans
 
     for spans in worlds.run(2, script):
-        assert all(start_s <= end_s for _, _, start_s, end_s in spans)
+        assert all(span.start_s <= span.end_s for span in spans)
         for part in parts:
-            assert sorted(whose for what, whose, *_ in spans if what == part) == ["t0", "t1", "t2"]
-        exchanged = [whose for what, whose, *_ in spans if what == "exchange"]
-        assert exchanged == ["hvd_sparse.session.0: t0, t2", "hvd_sparse.session.1: t1"]
+            keys = sorted(span.keys for span in spans if span.kind == part)
+            assert keys == [("t0",), ("t1",), ("t2",)]
+        exchanged = [(span.bucket, span.keys) for span in spans if span.kind == "exchange"]
+        assert exchanged == [(0, ("t0", "t2")), (1, ("t1",))]
 
 
 def test_a_file_is_a_trace_at_any_time(tmp_path):
     trace = TraceFile(tmp_path / "a.json", 3)
-    trace.listen("select", 'a "quoted" name', trace._start_s + 1.0, trace._start_s + 3.0)
-    trace.listen("exchange", "hvd_sparse.x.0: a, b", trace._start_s + 2.0, trace._start_s + 2.5)
+    began_s = trace._start_s
+    trace.listen("x", Span("select", ('a "quoted" name',), began_s + 1.0, began_s + 3.0, None))
+    trace.listen("x", Span("exchange", ("a", "b"), began_s + 2.0, began_s + 2.5, 0))
     trace.flush()
     before_its_end = read_trace(tmp_path / "a.json")
     trace.close()
-    trace.listen("select", "too late", 0.0, 0.0)
+    trace.listen("x", Span("select", ("too late",), 0.0, 0.0, None))
     events = json.loads((tmp_path / "a.json").read_text())
     assert events == before_its_end == read_trace(tmp_path / "a.json")
     spans = {event["name"]: event for event in events if event["ph"] == "X"}
@@ -79,7 +81,7 @@ specs = worlds.tensors((40, 3), (7, 9))
 
 def script(collective):
     session = Session(worlds.configure(), specs, collective)
-    trace = tracing.follow(session.step.spans, lambda: 0)
+    trace = tracing.follow(session.step.spans, "session", lambda: 0)
     for step in range(400):
         if step == 100:
             trace.flush()
@@ -134,7 +136,7 @@ def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypa
     before = {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)}
     refusal = rf"{SETTING} is .*a\.0\.json' cannot be written: .*({words})"
     with pytest.raises(InvalidOption, match=refusal):
-        follow(Spans(), lambda: 0)
+        follow(Spans(), "x", lambda: 0)
     assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == before
 
 
@@ -143,7 +145,7 @@ def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, se
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", {SETTING: setting})
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is .* cannot be written"):
-        follow(Spans(), lambda: 0)
+        follow(Spans(), "x", lambda: 0)
     assert os.listdir(tmp_path) == []
 
 
@@ -167,7 +169,7 @@ def test_of_a_timeline_that_was_cut_off_the_whole_events_are_read(tmp_path):
 
 def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, capsys):
     trace = TraceFile(tmp_path / "ours.json", 1)
-    trace.listen("select", "a", trace._start_s + 1.0, trace._start_s + 3.0)
+    trace.listen("x", Span("select", ("a",), trace._start_s + 1.0, trace._start_s + 3.0, None))
     trace.close()
     (tmp_path / "horovod.json").write_text(HOROVOD)
     start_us = read_trace(tmp_path / "ours.json")[0]["args"]["start_time_since_epoch_in_micros"]
@@ -213,8 +215,8 @@ def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
     assert path_of("b.json", 3).name.startswith("b.3.")
     monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
-        follow(Spans(), lambda: 0)
+        follow(Spans(), "x", lambda: 0)
     monkeypatch.delenv(SETTING)
     spans = Spans()
-    assert follow(spans, lambda: 0) is None
+    assert follow(spans, "x", lambda: 0) is None
     assert spans.now() == 0.0, "nobody asked for a timeline"
