@@ -106,12 +106,17 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
         )
 
 
-def check_hiding(exchange: Exchange, groups: object, select_over: object) -> None:
+def check_measured(option: str, exchange: Exchange) -> None:
+    """Raise InvalidOption unless messages are sent during the backward pass only, because the costs
+    that a run measures for this option are those of such messages."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
-            f"density is 'hiding', and exchange {exchange.id} starts collectives after the "
-            "backward pass, which cannot hide them: use exchange='allgather'"
+            f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "
+            "which are not measured: use exchange='allgather'"
         )
+
+
+def check_hiding(groups: object, select_over: object) -> None:
     if groups == PLANNED:
         raise InvalidOption(
             "density is 'hiding' and groups is 'planned', and both measure the first steps: leave "

@@ -21,11 +21,13 @@ from hvd_sparse.checks import (
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
 from hvd_sparse.compatibility import (
+    PLANNED,
     Groups,
     check_composition,
     check_exchange,
     check_groups,
     check_hiding,
+    check_measured,
     check_select_over,
 )
 from hvd_sparse.density_rule import Density, DensityRule
@@ -150,8 +152,11 @@ class Configuration(Parts):
         check_composition(self.selector, self.memory, self.codec, self.schedule)
         check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
         check_select_over(self.select_over, self.exchange, self.selector)
+        if self.groups == PLANNED:
+            check_measured("groups is 'planned'", self.exchange)
         if self.hides:
-            check_hiding(self.exchange, self.groups, self.select_over)
+            check_measured("density is 'hiding'", self.exchange)
+            check_hiding(self.groups, self.select_over)
             if self.clip_grad_norm is not None:
                 raise InvalidOption(
                     f"clip_grad_norm is {self.clip_grad_norm}, which waits for all gradients, so "

@@ -11,18 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Placement, Request
+from hvd_sparse.collectives.contract import Collective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.contract import DENSE_BYTES, Exchange
-from hvd_sparse.schedules.contract import LONG_RUN, UNKNOWN_DENSITY
+from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
-LOCAL = "local"
-"""Kind of an alltoall among the ranks of one node."""
 SIZES = 5
 """Number of message lengths that are timed."""
 REPETITIONS = 5
@@ -30,12 +26,12 @@ REPETITIONS = 5
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
-"""Bytes by which the lengths of repetitions differ; a multiple of the itemsize of sums."""
+"""Bytes by which the lengths of repetitions differ."""
 
 Buckets = list[tuple[int, ...]]
-Samples = dict[str, list[tuple[float, list[float]]]]
-"""For each kind of collective, a list with a pair for each length: the bytes that a rank receives,
-and the seconds of each repetition."""
+Samples = list[tuple[float, list[float]]]
+"""A pair for each length of messages: the bytes that a rank receives, and the seconds of each
+repetition."""
 Numbers = Any  # a float or an array of floats
 
 
@@ -51,43 +47,6 @@ class Line:
         return self.start_s + self.byte_s * size
 
 
-@dataclass(frozen=True)
-class Route:
-    """An exchange among given ranks: its collectives, and the bytes that a rank receives."""
-
-    configuration: Configuration
-    exchange: Exchange
-    placement: Placement
-
-    @property
-    def others(self) -> int:
-        return max(1, self.placement.world_size - 1)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kind of each collective, in order: "allgather", "allreduce", "alltoall" or
-        "local"."""
-        phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
-        return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
-
-    def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor of ``numel`` entries: in the first
-        collective, and in all later ones together. ``brought`` is the number of bytes that each
-        rank sends for the tensor; 0 if it is not known."""
-        if self.exchange.is_one_allgather:
-            each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
-            return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
-        density = self.configuration.density(LONG_RUN) or UNKNOWN_DENSITY
-        real = count_from_density(numel, density) / numel
-        entry_bytes = self.configuration.codec.entry_bytes(numel, density)
-        inbound = float(self.exchange.inbound(real, entry_bytes, self.placement)) * numel
-        if self.exchange.sums_first:
-            mates = 1 - self.placement.node_count / self.placement.world_size
-            return numel * DENSE_BYTES * mates, inbound
-        first = inbound / len(self.kinds)  # divided evenly among the collectives
-        return first, inbound - first
-
-
 def sizes_of(told: Sequence[Report]) -> list[int]:
     """Return the message lengths to time, in bytes: from the length for the smallest tensor to that
     for all tensors together. ``told`` are the measurements of all ranks."""
@@ -98,48 +57,29 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 
 
 def time_messages(
-    collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
+    collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths, in bytes. All ranks must
-    call this. Each repetition has a slightly different length, so that the time includes Horovod's
-    negotiation of a new length."""
-    found: Samples = {}
-    ranks, mates = collective.world_size, route.placement.mates(route.placement.rank)
-    for kind in dict.fromkeys(route.kinds):
-        found[kind] = []
-        for number, size in enumerate(sizes):
-            times, received = [], []
-            for repetition in range(1 + REPETITIONS):
-                request, nbytes = _request(kind, size + ITEM * repetition, mates, ranks)
-                start_s = time.perf_counter()
-                request.start(collective, f"{name}.{kind}.{number}").wait(timeout_s)
-                times.append(time.perf_counter() - start_s)
-                received.append(nbytes)
-            found[kind].append((statistics.median(received), times[1:]))
+    """Time allgathers of messages with the given lengths, in bytes. All ranks must call this. Each
+    repetition has a slightly different length, so that the time includes Horovod's negotiation of a
+    new length."""
+    found, others = [], max(1, collective.world_size - 1)
+    for number, size in enumerate(sizes):
+        times, received = [], []
+        for repetition in range(1 + REPETITIONS):
+            message = np.zeros(size + ITEM * repetition, np.uint8)
+            start_s = time.perf_counter()
+            collective.allgather(message, f"{name}.{number}").wait(timeout_s)
+            times.append(time.perf_counter() - start_s)
+            received.append(others * message.nbytes)
+        found.append((statistics.median(received), times[1:]))
     return found
 
 
-def _request(kind: str, nbytes: int, mates: list[int], ranks: int) -> tuple[Request, float]:
-    """Return a request with a message of about ``nbytes``, and the bytes that a rank receives."""
-    others = max(1, ranks - 1)  # a single rank counts as two
-    if kind == "allgather":
-        return Request(kind, np.zeros(nbytes, np.uint8)), others * nbytes
-    if kind == "allreduce":
-        values = np.random.default_rng(0).laplace(0.0, 1e-3, max(1, nbytes // 4))
-        values = values.astype(np.float32)
-        return Request(kind, values), 2 * values.nbytes * others / max(2, ranks)
-    splits = np.zeros(ranks, np.int64)
-    partners = mates if kind == LOCAL else list(range(ranks))
-    splits[partners] = max(1, nbytes // len(partners))
-    parts = np.zeros(int(splits.sum()), np.uint8)
-    received = float(splits.max()) * max(1, len(partners) - 1)
-    return Request("alltoall", parts, splits), received
-
-
 class Costs:
-    """Costs measured on the slowest rank, because all ranks wait for it.
+    """Costs of an exchange by one allgather, measured on the slowest rank, because all ranks wait
+    for it.
 
-    wire, late, work, decode : lines, as in ``GroupPlan``
+    wire, work, decode : lines, as in ``GroupPlan``
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     ready_s : by tensor name, seconds from a step's first gradient to this tensor's
     nbytes : by tensor name, bytes that a rank sends
@@ -147,17 +87,15 @@ class Costs:
 
     def __init__(
         self,
-        route: Route,
+        configuration: Configuration,
         specs: Sequence[TensorSpec],
         told: Sequence[State],
         samples: Sequence[Samples],
         buckets: Buckets,
     ) -> None:
-        self.route, self.specs, self.buckets, self._told = route, specs, buckets, told
-        header_bytes = overhead_bytes(0) * route.others
-        lines = {kind: _wire([each[kind] for each in samples], header_bytes) for kind in samples[0]}
-        self.wire = lines[route.kinds[0]]
-        self.late = one_after_another([lines[kind] for kind in route.kinds[1:]])
+        self.configuration, self.specs, self.buckets = configuration, specs, buckets
+        self._told, self._others = told, max(1, len(told) - 1)
+        self.wire = _wire(samples, overhead_bytes(0) * self._others)
         self._numel = {spec.key: spec.numel for spec in specs}
         self.work, self.encode_s = self._work()
         self.decode = _line(self._slowest("decode"), self._numel)
@@ -167,7 +105,7 @@ class Costs:
         """Return lists of tensor names. The tensors of a list had gradients in the same steps.
         Lists without a compressed tensor are left out."""
         families: dict[object, list[str]] = defaultdict(list)
-        configuration = self.route.configuration
+        configuration = self.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
         for key, steps in self._told[0]["seen"].items():
             # With select_over="group", a group is selected from as one vector, of one dtype.
@@ -177,6 +115,12 @@ class Costs:
             self.specs[position].key for (position,) in one_per_tensor(self.specs, configuration)
         }
         return [keys for keys in families.values() if compressed.intersection(keys)]
+
+    def received(self, numel: int, brought: float) -> float:
+        """Return the bytes that a rank receives for a tensor of ``numel`` entries. ``brought`` is
+        the number of bytes that each rank sends for the tensor; 0 if it is not known."""
+        each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
+        return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others
 
     def whole_s(self, key: str) -> float:
         steps = [str(step) for step in self._told[0]["seen"][key]]
@@ -194,7 +138,7 @@ class Costs:
 
     def _work(self) -> tuple[Line, float]:
         work_s, encode_s = self._slowest("work"), self._slowest("encode")
-        if self.route.configuration.select_over != "group":
+        if self.configuration.select_over != "group":
             return _line(work_s, self._numel), 0.0
         vectors = [[self.specs[position] for position in bucket] for bucket in self.buckets]
         entries = {name_of(members): sum(spec.numel for spec in members) for members in vectors}
@@ -213,8 +157,8 @@ def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
     return [part for part in parts if part]
 
 
-def _wire(of_ranks: Sequence[Sequence[tuple[float, list[float]]]], header_bytes: float) -> Line:
-    """Return the time of a collective, fitted to the slowest rank's time of each repetition."""
+def _wire(of_ranks: Sequence[Samples], header_bytes: float) -> Line:
+    """Return the time of a message, fitted to the slowest rank's time of each repetition."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
@@ -229,13 +173,6 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
     if len(sizes) > 1:
         return fit_line(samples)
     return Line(0.0, statistics.median(seconds.values()) / max(1.0, *sizes) if sizes else 0.0)
-
-
-def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the time of collectives that run one after the other, as a line in their total bytes.
-    The bytes are divided evenly among them."""
-    byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
-    return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:

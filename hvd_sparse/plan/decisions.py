@@ -41,9 +41,7 @@ class GroupPlan:
         groupings: "none" (one tensor per message), "all" (one message), "default" (the groups that
         were measured) and "planned". A constant is added to all four, so that "default" equals the
         measured time. If several optimizers step separately, their predicted times are added
-    wire : time of a message's first collective, as a line in the bytes that a rank receives
-    late : time of the message's further collectives, which start after the step's last gradient,
-        as a line in the bytes that a rank receives
+    wire : time of a message, as a line in the bytes that a rank receives
     work : time of selecting and encoding, as a line in the number of entries of a tensor, or of a
         whole group with ``select_over="group"``
     decode : time of decoding, as a line in the number of entries of a tensor
@@ -56,7 +54,6 @@ class GroupPlan:
     groups: tuple[tuple[str, ...], ...]
     predicted_s: dict[str, float]
     wire: Line
-    late: Line
     work: Line
     decode: Line
 
@@ -65,7 +62,7 @@ class GroupPlan:
         """Return the plan with the shortest predicted step; its groups may be the default groups.
         Tensors that have gradients in different steps, because they belong to different optimizers,
         are never in one group."""
-        specs, configuration = costs.specs, costs.route.configuration
+        specs, configuration = costs.specs, costs.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
         for keys in costs.families():
@@ -79,14 +76,14 @@ class GroupPlan:
         compressed = {position for (position,) in one_per_tensor(specs, configuration)}
         chosen += restricted(costs.buckets, compressed - planned)
         named = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
-        return cls(named, predicted_s, costs.wire, costs.late, costs.work, costs.decode)
+        return cls(named, predicted_s, costs.wire, costs.work, costs.decode)
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, told: State) -> GroupPlan:
-        lines = {name: Line(**told[name]) for name in ("wire", "late", "work", "decode")}
+        lines = {name: Line(**told[name]) for name in ("wire", "work", "decode")}
         return cls(
             tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
         )
@@ -97,7 +94,7 @@ class GroupPlan:
 
     def __str__(self) -> str:
         told = ", ".join(f"{way} {1e3 * each_s:.1f} ms" for way, each_s in self.predicted_s.items())
-        most, start_s = max(map(len, self.groups), default=0), self.wire.start_s + self.late.start_s
+        most, start_s = max(map(len, self.groups), default=0), self.wire.start_s
         return (
             f"tensors are sent in {len(self.groups)} messages of at most {most} tensors "
             f"(predicted time of a step's exchange: {told}; a message takes {1e3 * start_s:.2f} "
@@ -110,27 +107,24 @@ class GroupPlan:
 def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, float]]:
     """Return the planned groups of tensors that have gradients in the same steps, and the predicted
     seconds of a step for each grouping in ``WAYS``."""
-    route, specs = costs.route, costs.specs
-    layers, backward_s = _layers_of(keys, costs.ready_s, specs, route.configuration)
+    specs, configuration = costs.specs, costs.configuration
+    layers, backward_s = _layers_of(keys, costs.ready_s, specs, configuration)
     members = [specs[position] for position in layers]
-    received = [route.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]
     instance = Instance(
         backward_s + costs.encode_s,
         np.array([each.numel for each in members]),
-        np.array([first for first, _ in received]),
+        np.array([costs.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]),
         costs.wire,
         costs.work,
-        per_tensor=route.configuration.select_over != "group",
-        late=costs.late,
-        late_nbytes=np.array([behind for _, behind in received]),
+        per_tensor=configuration.select_over != "group",
     )
     places = {position: place for place, position in enumerate(layers)}
     plan = best_plan(instance)
     planned = [tuple(sorted(layers[i:j])) for i, j in zip((0, *plan), plan)]
     buckets: dict[str, Buckets] = {
         "default": restricted(costs.buckets, places),
-        "planned": _apart_where_needed(planned, specs, route.configuration),
-        "all": _apart_where_needed([tuple(places)], specs, route.configuration),
+        "planned": _apart_where_needed(planned, specs, configuration),
+        "all": _apart_where_needed([tuple(places)], specs, configuration),
         "none": [(position,) for position in places],
     }
     settle_s = sum(float(costs.decode(each.numel)) for each in members)
@@ -193,13 +187,11 @@ class Instance:
 
         compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
-        end of the step             = wire end of the last group + late_s of all groups
 
     backward_s : for each layer, seconds of the backward pass since the gradient before
     numel : entries of each layer
-    nbytes, late_nbytes : bytes that a rank receives for each layer in the first collective, and in
-        the collectives after the backward pass
-    wire, late : time of these collectives, as lines in the bytes that a rank receives
+    nbytes : bytes that a rank receives for each layer
+    wire : time of a message, as a line in the bytes that a rank receives
     select : time of selecting and encoding, as a line in the number of entries
     per_tensor : True if each tensor is selected from separately, False if a group is one vector
     """
@@ -210,11 +202,9 @@ class Instance:
     wire: Line
     select: Line = Line(0.0, 0.0)
     per_tensor: bool = True
-    late: Line = Line(0.0, 0.0)
-    late_nbytes: np.ndarray | float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("backward_s", "numel", "nbytes", "late_nbytes"):
+        for name in ("backward_s", "numel", "nbytes"):
             values = np.zeros(len(self.backward_s)) + getattr(self, name)
             object.__setattr__(self, name, values)
             object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
@@ -233,9 +223,6 @@ class Instance:
     def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
         return self.wire(self._between("_nbytes", start, stop))
 
-    def late_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        return self.late(self._between("_late_nbytes", start, stop))
-
     def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
         prefix = getattr(self, name)
         return prefix[stop] - prefix[start]
@@ -250,8 +237,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
     before_s = np.cumsum(takes_s) - takes_s
     # Message i starts when it is ready and message i - 1 has ended. Solve this for all i at once.
     sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
-    late_s = float(np.sum(instance.late_s(starts, stops)))
-    return float(sends_s[-1] + takes_s[-1]) + late_s
+    return float(sends_s[-1] + takes_s[-1])
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
@@ -291,7 +277,7 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
             waiting += 1
         nbytes = sum(nbytes for _, nbytes in messages[first:waiting])
         wire_s = start_s + float(instance.wire(nbytes))
-    return max(wire_s, compute_s) + float(instance.late(np.sum(instance.late_nbytes)))
+    return max(wire_s, compute_s)
 
 
 def best_plan(instance: Instance) -> Plan:
@@ -303,7 +289,7 @@ def best_plan(instance: Instance) -> Plan:
     """
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
-    is_counted = call_s > 0.0 or instance.late.start_s > 0.0
+    is_counted = call_s > 0.0
     counts = np.arange(1 + (min(size, max(1, EFFORT // size**2)) if is_counted else 0))
     wire_s = np.full((size + 1, counts.size), np.inf)
     previous = np.zeros(wire_s.shape, np.int64)
@@ -317,7 +303,7 @@ def best_plan(instance: Instance) -> Plan:
         previous[stop] = np.argmin(ends_s, axis=0)
         wire_s[stop] = np.min(ends_s, axis=0)
     plan: list[int] = []
-    stop, count = size, int(np.argmin(wire_s[size] + instance.late.start_s * counts))
+    stop, count = size, int(np.argmin(wire_s[size]))
     while stop > 0:
         plan.insert(0, stop)
         stop, count = int(previous[stop, count]), count - is_counted
@@ -358,7 +344,7 @@ class HiddenDensities:
         """Choose, for each message, the largest density at which it hides behind the backward pass,
         as in the abstract of shi2020lags. The rule that decides whether a message hides is our own
         (``largest_hidden``)."""
-        rule = costs.route.configuration.rule
+        rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
         positions = {spec.key: position for position, spec in enumerate(specs)}
@@ -432,16 +418,16 @@ def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
     ends_s, own_s = {}, 0.0
     for key in sorted(keys, key=costs.ready_s.__getitem__):
         spec = by_key[key]
-        if costs.route.configuration.is_sparse(spec.shape, spec.numel):
+        if costs.configuration.is_sparse(spec.shape, spec.numel):
             own_s += float(costs.work(spec.numel))
             ends_s[key] = costs.ready_s[key] + own_s
     return ends_s
 
 
 def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarray:
-    codec = costs.route.configuration.codec
+    codec = costs.configuration.codec
     total = np.zeros(len(grid))
     for numel in (costs.specs[position].numel for position in bucket):
         sent = [count_from_density(numel, d) * codec.entry_bytes(numel, d) for d in grid.tolist()]
-        total += [costs.route.received(numel, float(nbytes))[0] for nbytes in sent]
+        total += [costs.received(numel, float(nbytes)) for nbytes in sent]
     return np.maximum.accumulate(total)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Union
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Gatherer, in_nodes_of
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.plan.costs import Costs, Route, Samples, sizes_of, time_messages
+from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.measurements import (
     STEPS,
@@ -131,13 +131,10 @@ class MeasuringPolicy(Policy):
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
             return None
-        step = self._step
-        placement = step.placement or in_nodes_of(1, collective.rank, collective.world_size)
-        route = Route(step.configuration, step.exchange, placement)
-        timed = time_messages(collective, f"{self._name}.size", route, sizes_of(told), timeout_s)
+        timed = time_messages(collective, f"{self._name}.size", sizes_of(told), timeout_s)
         samples = gatherer.tell_all(timed)
         # Rank 0 decides for all ranks, because rounding differs between machines.
-        mine = self._decide(route, told, samples) if collective.rank == 0 else None
+        mine = self._decide(told, samples) if collective.rank == 0 else None
         decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
@@ -149,11 +146,12 @@ class MeasuringPolicy(Policy):
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
 
-    def _decide(self, route: Route, told: Sequence[State], samples: Sequence[Samples]) -> Report:
+    def _decide(self, told: Sequence[State], samples: Sequence[Samples]) -> Report:
         """Return the decision as a dict. An error is returned too, as {"failure": text}, because
         the other ranks wait for an answer."""
         try:
-            costs = Costs(route, self._step.specs, told, samples, self._step.buckets)
+            step = self._step
+            costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
             return self.kind.make(costs).to_dict()
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}

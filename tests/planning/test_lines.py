@@ -1,4 +1,4 @@
-"""Lines fitted to noisy messages, and collectives that follow each other."""
+"""Lines fitted to noisy messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.plan.costs import Line, fit_line, one_after_another
+from hvd_sparse.plan.costs import Line, fit_line
 
 SIZES = tuple(float(2**power) for power in range(8, 27, 2))
 
@@ -40,8 +40,3 @@ def test_a_line_without_noise_is_found_exactly_in_any_order():
 def test_times_that_fall_with_size_give_no_negative_cost():
     fitted = fit_line([(1.0, 3.0), (2.0, 2.0), (3.0, 1.0)])
     assert fitted.byte_s == 0.0 and 1.0 <= fitted.start_s <= 3.0
-
-
-def test_collectives_behind_each_other_start_each_and_share_the_bytes():
-    both = one_after_another([Line(1.0, 2.0), Line(3.0, 4.0)])
-    assert both == Line(4.0, 3.0) and one_after_another([]) == Line(0.0, 0.0)

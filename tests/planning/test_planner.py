@@ -10,57 +10,50 @@ from hypothesis import strategies as st
 from hvd_sparse.plan.costs import Line
 from hvd_sparse.plan.decisions import Instance, best_plan, end_s, simplified
 
-MODES = [(per_tensor, is_late) for per_tensor in (False, True) for is_late in (False, True)]
+MODES = (False, True)
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 DENSITY = 0.001
 
 
-def instance_of(
-    rng: np.random.Generator, layers: int, *, per_tensor: bool, is_late: bool
-) -> Instance:
+def instance_of(rng: np.random.Generator, layers: int, *, per_tensor: bool) -> Instance:
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
-    wire, late = Line(*rng.uniform(0, [3e-3, 1e-7])), Line(*rng.uniform(0, [2e-3, 1e-7]))
+    wire = Line(*rng.uniform(0, [3e-3, 1e-7]))
     select = Line(*rng.uniform(0, [1.4e-4, 2e-9]))
     backward_s = rng.uniform(0, 4e-3, layers) * rng.choice([0.01, 1.0])
-    if not is_late:
-        return Instance(backward_s, numel, nbytes, wire, select, per_tensor)
-    return Instance(backward_s, numel, nbytes, wire, select, per_tensor, late, nbytes / 2)
+    return Instance(backward_s, numel, nbytes, wire, select, per_tensor)
 
 
 def every_end_s(instance: Instance) -> np.ndarray:
     size = instance.size
     plans = np.arange(2 ** (size - 1))
-    compute_s, wire_s, late_s = np.zeros((3, plans.size))
+    compute_s, wire_s = np.zeros((2, plans.size))
     start = np.zeros(plans.size, np.int64)
     for stop in range(1, size + 1):
         ends = (plans >> (stop - 1)) & 1 == 1 if stop < size else np.ones(plans.size, bool)
         first = start[ends]
         compute_s[ends] += instance.compute_s(first, stop)
         wire_s[ends] = np.maximum(wire_s[ends], compute_s[ends]) + instance.wire_s(first, stop)
-        late_s[ends] += instance.late_s(first, stop)
         start[ends] = stop
-    return wire_s + late_s
+    return wire_s
 
 
-@pytest.mark.parametrize(("per_tensor", "is_late"), MODES)
-def test_the_plan_is_that_of_brute_force(per_tensor, is_late):
+@pytest.mark.parametrize("per_tensor", MODES)
+def test_the_plan_is_that_of_brute_force(per_tensor):
     rng = np.random.default_rng(9)
     for _ in range(200):
-        instance = instance_of(
-            rng, int(rng.integers(1, 12)), per_tensor=per_tensor, is_late=is_late
-        )
+        instance = instance_of(rng, int(rng.integers(1, 12)), per_tensor=per_tensor)
         assert end_s(instance, best_plan(instance)) == pytest.approx(
             every_end_s(instance).min(), rel=1e-9
         )
 
 
 @given(SEEDS, st.integers(1, 60), st.sampled_from(MODES))
-def test_no_plan_of_equal_groups_is_quicker(seed, layers, mode):
+def test_no_plan_of_equal_groups_is_quicker(seed, layers, per_tensor):
     rng = np.random.default_rng(seed)
-    instance = instance_of(rng, layers, per_tensor=mode[0], is_late=mode[1])
+    instance = instance_of(rng, layers, per_tensor=per_tensor)
     found_s = end_s(instance, best_plan(instance))
     for each in range(1, layers + 1):
         equal = [*range(each, layers, each), layers]
@@ -68,7 +61,7 @@ def test_no_plan_of_equal_groups_is_quicker(seed, layers, mode):
 
 
 def test_a_thousand_layers_are_planned():
-    instance = instance_of(np.random.default_rng(1), 1000, per_tensor=False, is_late=True)
+    instance = instance_of(np.random.default_rng(1), 1000, per_tensor=False)
     assert best_plan(instance)[-1] == 1000
 
 
@@ -90,17 +83,15 @@ def test_a_step_is_as_worked_out_by_hand():
     assert end_s(HAND, (3,)) == 6 + 0.5 + 6 + 7
 
 
-def test_a_wire_that_is_busy_keeps_a_group_waiting_and_late_collectives_come_last():
-    slow = Instance(
-        [1.0, 1.0], [1, 1], [1, 1], Line(5.0, 0.0), late=Line(2.0, 1.0), late_nbytes=[3, 4]
-    )
-    assert end_s(slow, (1, 2)) == 1.0 + 5.0 + 5.0 + 2 * 2.0 + 7.0
-    assert end_s(slow, (2,)) == 2.0 + 5.0 + 2.0 + 7.0
+def test_a_wire_that_is_busy_keeps_a_group_waiting():
+    slow = Instance([1.0, 1.0], [1, 1], [1, 1], Line(5.0, 0.0))
+    assert end_s(slow, (1, 2)) == 1.0 + 5.0 + 5.0
+    assert end_s(slow, (2,)) == 2.0 + 5.0
 
 
 def test_tensors_selected_from_one_by_one_cost_the_same_however_they_are_merged():
     rng = np.random.default_rng(3)
-    instance = instance_of(rng, 8, per_tensor=True, is_late=False)
+    instance = instance_of(rng, 8, per_tensor=True)
     whole = instance.compute_s(0, 8)
     for plan in ((8,), (3, 8), tuple(range(1, 9))):
         starts = np.array((0, *plan[:-1]))

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.timings import adopted, samples, told
 
-from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan import decisions
-from hvd_sparse.plan.costs import Costs, Route
+from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import HiddenDensities
 from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.plan.measuring import HidingPolicy
@@ -78,13 +77,12 @@ def test_no_step_takes_longer_than_with_the_least_everywhere(gaps_s, cost):
 
 
 def found_with(start_s, byte_s, gap_s=0.01, keys=KEYS, ranks=2, buckets=BUCKETS):
-    route = Route(CONFIGURATION, CONFIGURATION.exchange, in_nodes_of(1, 0, ranks))
     each = [
         told(SPECS, {key: [3] for key in keys}, gap_s, late_s=1e-4 * rank, entry_bytes=8 * LEAST)
         for rank in range(ranks)
     ]
     wires = [samples(start_s, byte_s)] * ranks
-    return HiddenDensities.make(Costs(route, SPECS, each, wires, buckets))
+    return HiddenDensities.make(Costs(CONFIGURATION, SPECS, each, wires, buckets))
 
 
 def test_densities_lie_between_the_least_and_all_and_the_last_layer_has_the_least():

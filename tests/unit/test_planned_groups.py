@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit.timings import adopted, measure, samples, told
 
-from hvd_sparse.collectives.contract import in_nodes_of
-from hvd_sparse.errors import PeerFailure
+from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan.costs import Costs, Route
+from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import GroupPlan
 from hvd_sparse.plan.measurements import (
     REVIEW_EVERY,
@@ -36,20 +35,14 @@ DEFAULT = grouped(SPECS, CONFIGURATION)
 COMPRESSED = sorted(position for (position,) in one_per_tensor(SPECS, CONFIGURATION))
 
 
-def route(configuration=CONFIGURATION, ranks=2, nodes=2):
-    placement = in_nodes_of(ranks // nodes, 0, ranks)
-    return Route(configuration, configuration.exchange, placement)
-
-
 def make_plan(*measured):
     return GroupPlan.make(Costs(*measured))
 
 
-def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0, on=None):
+def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
-    on = on or route()
-    times = [samples(*wire, on.kinds) for wire in wires]
-    return make_plan(on, SPECS, [told(SPECS, seen, gap_s, whole_s)] * len(wires), times, DEFAULT)
+    times, each = [samples(*wire) for wire in wires], told(SPECS, seen, gap_s, whole_s)
+    return make_plan(CONFIGURATION, SPECS, [each] * len(wires), times, DEFAULT)
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():
@@ -101,28 +94,17 @@ def test_the_slowest_rank_and_the_typical_message_count():
         wire = planned_with([(1e-3, 1e-8), (start_s, byte_s)]).wire
         assert (wire.start_s, wire.byte_s) == pytest.approx((start_s, byte_s), rel=1e-3)
     noisy = samples(1e-3, 1e-8)
-    for _, times in noisy["allgather"]:
+    for _, times in noisy:
         times[1] += 0.3
     seen = {spec.key: [3] for spec in SPECS}
-    typical = make_plan(route(), SPECS, [told(SPECS, seen)], [noisy], DEFAULT)
+    typical = make_plan(CONFIGURATION, SPECS, [told(SPECS, seen)], [noisy], DEFAULT)
     assert typical.wire == planned_with([(1e-3, 1e-8)]).wire
 
 
-@pytest.mark.parametrize(
-    ("exchange", "ranks", "nodes"), [("gtopk", 4, 4), ("oktopk", 3, 3), ("shared_index", 2, 2)]
-)
-def test_collectives_behind_the_first_are_measured_and_cannot_overlap(exchange, ranks, nodes):
-    on = route(
-        worlds.configure(groups="planned", compress_1d=False, exchange=exchange), ranks, nodes
-    )
-    assert len(on.kinds) > 1
-    plan = planned_with([(1e-3, 1e-8)] * ranks, on=on)
-    behind = on.kinds[1:]
-    assert plan.late.start_s == pytest.approx(1e-3 * len(behind), rel=1e-2)
-    assert plan.late.byte_s == pytest.approx(1e-8)
-    first, late = zip(*(on.received(spec.numel, 0.0) for spec in SPECS))
-    assert all(bytes_ > 0 for bytes_ in (*first, *late))
-    assert len(planned_with([(10.0, 0.0)] * ranks, on=on).groups) == 1
+@pytest.mark.parametrize("exchange", ["gtopk", "oktopk", "shared_index", "hierarchical", "auto"])
+def test_collectives_after_the_backward_pass_are_not_planned(exchange):
+    with pytest.raises(InvalidOption, match="use exchange='allgather'"):
+        worlds.configure(groups="planned", exchange=exchange)
 
 
 steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), max_size=len(SPECS))
@@ -190,12 +172,12 @@ def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
     entries = [sum(SPECS[position].numel for position in bucket) for bucket in two]
     names = [name_of([SPECS[position] for position in bucket]) for bucket in two]
     found["work"] = {name: 0.02 + 1e-6 * numel for name, numel in zip(names, entries)}
-    plan = make_plan(route(MERGED), SPECS, [found], [samples(0.0, 1e-9)], two)
+    plan = make_plan(MERGED, SPECS, [found], [samples(0.0, 1e-9)], two)
     assert (plan.work.start_s, plan.work.byte_s) == (pytest.approx(0.02), pytest.approx(1e-6))
     assert len(plan.groups) == 1, "messages start for nothing, and selections do not"
     assert plan.predicted_s["none"] - plan.predicted_s["all"] > 0.02 * (len(COMPRESSED) - 2)
     each = told(SPECS, {spec.key: [3] for spec in SPECS}, 0.0)
-    apart = make_plan(route(), SPECS, [each], [samples(0.0, 1e-9)], two)
+    apart = make_plan(CONFIGURATION, SPECS, [each], [samples(0.0, 1e-9)], two)
     assert apart.predicted_s["none"] < 0.02, "tensor by tensor, no group saves a start"
 
 
@@ -206,7 +188,7 @@ def test_tensors_that_no_vector_holds_together_are_planned_apart():
     ]
     default = grouped(mixed, MERGED)
     plan = make_plan(
-        route(MERGED),
+        MERGED,
         mixed,
         [told(SPECS, {s.key: [3] for s in mixed})],
         [samples(10.0, 0.0)],

@@ -34,10 +34,9 @@ def told(
     }
 
 
-def samples(start_s: float, byte_s: float, kinds: Sequence[str] = ("allgather",)) -> dict[str, Any]:
+def samples(start_s: float, byte_s: float) -> list[Any]:
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
-    each = {size: start_s + byte_s * size for size in sizes}
-    return {kind: [(size, [s] * REPETITIONS) for size, s in each.items()] for kind in kinds}
+    return [(size, [start_s + byte_s * size] * REPETITIONS) for size in sizes]
 
 
 def measure(policy: Any, keys: Sequence[str], rank: int) -> None:
