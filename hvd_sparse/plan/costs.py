@@ -41,8 +41,7 @@ Numbers = Any  # a float or an array of floats
 
 @dataclass(frozen=True)
 class Line:
-    """A time as a function of a size: ``start_s + byte_s * size`` seconds. The size is a message's
-    number of bytes, or a computation's number of entries."""
+    """A time of ``start_s + byte_s * size`` seconds. The size is bytes, or entries of computing."""
 
     start_s: float
     byte_s: float
@@ -65,15 +64,13 @@ class Route:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kind of each collective, in order: "allgather", "allreduce", "alltoall" or
-        "local"."""
+        """The collectives in order: "allgather", "allreduce", "alltoall" or "local"."""
         phases = self.exchange.phases(self.configuration.selector, self.placement.world_size)
         return (LOCAL, *phases[1:]) if self.exchange.sums_first else tuple(phases)
 
     def received(self, numel: int, brought: float) -> tuple[float, float]:
-        """Return the bytes that a rank receives for a tensor of ``numel`` entries: in the first
-        collective, and in all later ones together. ``brought`` is the number of bytes that each
-        rank sends for the tensor; 0 if it is not known."""
+        """Return the bytes that a rank receives for a tensor: in the first collective, and in all
+        later ones together. Each rank sends ``brought`` bytes, 0 if the number is not known."""
         if self.exchange.is_one_allgather:
             each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
             return (each + overhead_bytes(1) - overhead_bytes(0)) * self.others, 0.0
@@ -100,9 +97,8 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, route: Route, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time the route's collectives with messages of the given lengths, in bytes. All ranks must
-    call this. Each repetition has a slightly different length, so that the time includes Horovod's
-    negotiation of a new length."""
+    """Time the route's collectives with messages of the given lengths, in bytes, on all ranks at
+    once. Lengths vary a little, so that the times include Horovod's negotiation of a new length."""
     found: Samples = {}
     ranks, mates = collective.world_size, route.placement.mates(route.placement.rank)
     for kind in dict.fromkeys(route.kinds):
@@ -164,8 +160,7 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return lists of tensor names. The tensors of a list had gradients in the same steps.
-        Lists without a compressed tensor are left out."""
+        """Return lists of tensors, at least one compressed, with gradients in the same steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.route.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -232,19 +227,15 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def one_after_another(lines: Sequence[Line]) -> Line:
-    """Return the time of collectives that run one after the other, as a line in their total bytes.
-    The bytes are divided evenly among them."""
+    """Return the time of collectives one after the other, each with an equal part of the bytes."""
     byte_s = sum(line.byte_s for line in lines) / max(1, len(lines))
     return Line(sum(line.start_s for line in lines), byte_s)
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Return a line fitted to pairs of (size, seconds), which have two or more different sizes. Its
-    coefficients are at least 0.
-
-    The fit minimizes the relative errors of each size's median time, because the times of long
-    messages would outweigh those of short ones otherwise.
-    """
+    """Return a line, with coefficients of at least 0, fitted to pairs of (size, seconds) of two or
+    more different sizes. The fit minimizes the relative errors of each size's median time, because
+    the times of long messages would outweigh those of short ones otherwise."""
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, seconds in samples:
         by_size[size].append(seconds)
