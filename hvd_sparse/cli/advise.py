@@ -55,7 +55,7 @@ HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which a sparse step must be faster, because dense gradients keep the accuracy."""
+"""A sparse step is advised if faster by this factor, as dense gradients keep the accuracy."""
 AS_GOOD = 1.02
 """Steps within this factor count as equally fast; the one that sends the most is advised."""
 BANDWIDTHS = (1e6, 1e12)

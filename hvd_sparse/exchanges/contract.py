@@ -19,7 +19,7 @@ DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with a dense allreduce, because sums are rounded."""
+"""Relative tolerance of the comparison with a dense allreduce; rounding must not decide it."""
 
 
 @dataclass(frozen=True)
