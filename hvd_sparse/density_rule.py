@@ -1,5 +1,4 @@
-"""Densities that differ between tensors: given by names and globs, by a function, or measured
-("hiding")."""
+"""Densities that differ between tensors: by names and globs, by a function, or measured."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""Value of the option ``density``: the run measures which densities let messages end during the
-backward pass."""
+"""Value of ``density`` to measure densities whose messages end during the backward pass."""
 C_MAX = 1000.0
 """Default of the largest compression ratio (1 / density) of "hiding"."""
 
@@ -28,10 +26,9 @@ Chooser = Callable[[str, tuple[int, ...]], float]
 class DensityRule:
     """A density for each tensor.
 
-    If a pattern equals the tensor's name, its density is used. Otherwise, of the globs that match
-    the name, the one with the most characters that are not wildcards is used. The order of the
-    patterns does not matter. For example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the
-    tensor ``fc.weight`` has the density 0.01.
+    A pattern that equals the tensor's name has precedence, then the matching glob with the most
+    characters that are not wildcards, in whatever order they are given. For example, with ``{"*":
+    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls
@@ -51,14 +48,9 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return a copy with ``table`` and ``mean`` for the compressed tensors. ``names`` are the
-        names of all tensors, compressed or not.
-
-        Raises
-        ------
-        InvalidOption : a compressed tensor has no density, two globs with different densities match
-            it equally well, or a pattern matches no tensor
-        """
+        """Return a copy with ``table`` and ``mean`` for the compressed tensors. ``names`` are those
+        of all tensors. Raises InvalidOption if a compressed tensor has no density, two globs with
+        different densities match it equally well, or a pattern matches no tensor."""
         for pattern, _ in self.patterns:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
                 raise InvalidOption(
@@ -73,8 +65,7 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return a copy with measured densities, by tensor name. Tensors that were not measured get
-        the smallest density, 1 / c_max."""
+        """Return a copy with measured densities by tensor name; all other tensors get 1 / c_max."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -131,8 +122,7 @@ class DensityRule:
 
 
 Density = Union[float, Mapping[str, float], Chooser, DensityRule, str]
-"""The option ``density``: a number, a mapping of names and globs, a function of a tensor's name
-and shape, or "hiding"."""
+"""The option ``density``: a number, names and globs, a function of name and shape, "hiding"."""
 
 
 def read_hiding(text: str, where: str = "density") -> float:
@@ -154,8 +144,8 @@ def read_hiding(text: str, where: str = "density") -> float:
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return the option ``density`` as a float or a rule. Raises InvalidOption for an invalid
-    value; the message calls the option ``where``."""
+    """Return a valid option ``density`` as a float or a rule. Raises InvalidOption for others; the
+    message calls the option ``where``."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
@@ -183,8 +173,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a part's density as a number. Raises InvalidOption if it is still a rule, because
-    ``at_density`` was not called; the message names the part's class, ``owner``."""
+    """Return a part's density. Raises InvalidOption, naming ``owner``, if it is still a rule."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule for several tensors: call at_density(...) with one "

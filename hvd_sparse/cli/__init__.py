@@ -73,8 +73,7 @@ def _keys_of(name: str) -> list[str]:
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands to a parser. Each sets ``options.run``, the function that executes it
-    and returns the exit status."""
+    """Add the sub-commands. Each sets ``options.run``, which runs it and returns the status."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -106,8 +105,7 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command and return the exit status. If the command raises an error of this package,
-    its message is printed to stderr and the status is 1."""
+    """Run a sub-command and return the exit status; 1, with a message, on this package's errors."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

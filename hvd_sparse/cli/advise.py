@@ -1,9 +1,7 @@
-"""The command ``hvd-sparse advise``: predicts whether compression makes training steps faster.
-
-The prediction is arithmetic (``Setting.step``); nothing is measured. A collective starts after one
+"""The command ``hvd-sparse advise``: predicts whether compression makes training steps faster. The
+prediction is arithmetic (``Setting.step``); nothing is measured. A collective starts after one
 cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward pass,
-which takes longer by the time of selecting and encoding.
-"""
+which takes longer by the time of selecting and encoding."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """The number of entries of all gradients, the number of tensors that are compressed, and the
-    seconds of a backward pass."""
+    """Entries of all gradients, number of compressed tensors, and seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -58,11 +55,9 @@ HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""Factor by which a sparse step must be faster than dense and fp16 to be advised, because dense
-gradients keep the accuracy."""
+"""A sparse step is advised if faster by this factor, as dense gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Steps whose times differ by at most this factor count as equally fast. Of these, the step that
-sends the most is advised."""
+"""Steps within this factor count as equally fast; the one that sends the most is advised."""
 BANDWIDTHS = (1e6, 1e12)
 """Range of the search for the crossover, in bit/s."""
 
@@ -94,8 +89,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number times the factor of its unit in ``units``. The unit may be left out only if
-    "" is one of them."""
+    """Return a number times its unit's factor. The unit may be missing if "" is in ``units``."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -182,13 +176,10 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step. ``steps`` are one dense step, one fp16 step and any number of
-    sparse steps, in this order.
-
-    If the fastest sparse step is faster than the others by the factor ``MARGIN``, the sparse step
-    of the highest density that is about as fast is recommended. Otherwise dense is recommended, or
-    fp16 if it is faster by more than the factor ``AS_GOOD``.
-    """
+    """Return the recommended step of one dense step, one fp16 step and any number of sparse steps,
+    in this order. If the fastest sparse step is faster than the others by the factor ``MARGIN``,
+    this is the sparse step of the highest density that is about as fast; otherwise dense, or fp16
+    if it is faster by more than the factor ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

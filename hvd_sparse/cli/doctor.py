@@ -138,8 +138,7 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print where gradients are processed (on the host or the accelerator), and from which memory
-    messages are sent by default."""
+    """Print where gradients are processed, and from which memory messages are sent."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")

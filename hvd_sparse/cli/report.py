@@ -1,5 +1,4 @@
-"""The command ``hvd-sparse report``: reads runs that telemetry="jsonl" wrote, and compares them in
-one HTML file."""
+"""The command ``hvd-sparse report``: compares runs with telemetry="jsonl" in one HTML file."""
 
 from __future__ import annotations
 
@@ -109,8 +108,7 @@ class Run:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the curve of the bytes sent since the start. A record's bytes count for all steps
-        since the record before."""
+        """Return the bytes sent since the start; a record has those since the previous record."""
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
@@ -126,8 +124,7 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of a step, from the first record to the last; None if they are of one
-        step."""
+        """Mean seconds of a step, from first to last record; None if they are of the same step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]

@@ -90,9 +90,8 @@ def _fault_of(event: Report) -> str | None:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
-    """Return the events of all timelines in one list, this package's first. Times count from the
-    earliest start of a timeline; differences between the clocks of hosts are not corrected. Each
-    process of each timeline gets a new number, so that no two share one."""
+    """Return the events of all timelines, this package's first. Times count from the earliest start
+    of a timeline, without correction of hosts' clocks. Each process gets a new, unique number."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

@@ -1,5 +1,4 @@
-"""Codecs, which encode the selected entries of a tensor as bytes. Each codec has a file of its
-own."""
+"""Codecs, which encode the selected entries of a tensor as bytes, one codec in each file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -11,8 +11,7 @@ from hvd_sparse.wire.frame import need
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Return the numbers, of ``width`` = 1, 2 or 4 bits, as uint8 [count]. Raises CorruptPayload if
-    the padding of the last byte is not zero."""
+    """Return numbers of 1, 2 or 4 bits, uint8 [count]. Raises CorruptPayload on nonzero padding."""
     numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
@@ -33,8 +32,7 @@ def presence_bytes(numel: int) -> int:
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return a bitmap of the tensor, uint8 [ceil(numel / 8)], in which the bits of the given
-    indices are set. Entry 0 has the lowest bit of the first byte."""
+    """Return a bitmap, uint8 [ceil(numel / 8)]. Entry 0 has the lowest bit of the first byte."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return encode_bits(is_sent)
@@ -66,14 +64,12 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -
 def decode_gaps(
     body: np.ndarray, count: int, numel: int, kernels: Packers = reference
 ) -> np.ndarray:
-    """Return the indices, uint32 [count], ascending, that ``encode_gaps`` encoded. Raises
-    CorruptPayload if the code does not fill ``body`` exactly, or an index is not below
-    ``numel``."""
+    """Undo ``encode_gaps``: return the indices, uint32 [count], ascending. Raises CorruptPayload
+    unless the code fills ``body`` exactly, and all indices are below ``numel``."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)
-    # Check first that there is at least one bit per entry, so that a forged count cannot cause a
-    # large allocation.
+    # An entry has at least one bit. The check prevents large allocations for forged counts.
     indices = kernels.unpack_gaps(body, count, numel) if count <= 8 * body.size else None
     if indices is None:
         raise CorruptPayload(

@@ -25,17 +25,15 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 class SignCodec(Codec):
     """Base class of codecs that send every value as plus or minus one magnitude.
 
-    The body of a frame starts with the magnitude. Exact zeros are not sent, because they have no
-    sign. The codecs are exact if all values of a selection have the same magnitude, as with the
-    selectors ``adacomp``, ``stc``, ``ef_sign``, ``terngrad`` and
-    ``fixed_threshold(signs_only=True)``.
+    The body of a frame starts with the magnitude. Exact zeros have no sign, and are not sent.
+    Decoding is exact if all values have one magnitude, as with the selectors ``adacomp``, ``stc``,
+    ``ef_sign``, ``terngrad`` and ``fixed_threshold(signs_only=True)``.
     """
 
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude that is sent for all values: the mean, unless a subclass chooses
-        another."""
+        """Return the magnitude that is sent for all values: by default their mean."""
         # Add one by one, so that the result has the same bits as that of ``kernels.rows``.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
@@ -68,8 +66,7 @@ class SignCodec(Codec):
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return arrays whose bytes, one array after another, encode the indices and signs of
-        non-zero entries."""
+        """Return arrays whose bytes, concatenated, encode indices and signs of non-zero entries."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
@@ -82,8 +79,7 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return plus or minus ``scale`` for each entry. Setting the sign bits is ten times as fast as
-    ``np.where``."""
+    """Return plus or minus ``scale`` for each entry, ten times as fast as ``np.where``."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

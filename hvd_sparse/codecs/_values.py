@@ -9,8 +9,6 @@
     int2       a sign, and a choice of two magnitudes (levels), which are sent before the codes;
                four codes a byte; exact zeros are not sent
 
-Memories subtract the decoded values, so the residual keeps the rounding errors.
-
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
 all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
 
@@ -22,13 +20,12 @@ The two levels of int2 follow from the mean magnitude m:
     low    the mean of the magnitudes up to m
     high   the mean of the magnitudes above m; 0 if there are none
 
-The means are computed from magnitudes that are rounded down to multiples of a grid. The grid is
-2^-26 of a power of two above the largest magnitude, but at least 2^-125.  Every magnitude counts as
-at least one multiple, and the means are truncated to 16 significant bits.  The levels therefore do
-not depend on the order of addition, and decoded values encode to the same bytes again.  The norm of
-the rounding error is at most that of the values, because each group of magnitudes is sent as its
-mean (except for magnitudes below the grid).  SparseLoCo also sends 2 bits a value, but has not
-published how it chooses the levels; this choice is ours.
+The means are computed from magnitudes that are rounded down to multiples of a grid: 2^-26 of a
+power of two above the largest magnitude, but at least 2^-125. Every magnitude counts as at least
+one multiple, and the means are truncated to 16 significant bits. The levels therefore do not depend
+on the order of addition, and decoded values encode to the same bytes again. The norm of the
+rounding error is at most that of the values (except for magnitudes below the grid). SparseLoCo has
+not published how it chooses its levels; this choice is ours.
 """
 
 from __future__ import annotations
@@ -65,8 +62,7 @@ ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
 LEVEL_BITS = 16
 LEAST_EXPONENT = -99
-"""Least binary exponent that is assumed for the largest magnitude. The grid is then 2^-125, and no
-level is subnormal."""
+"""Least binary exponent assumed for the largest magnitude, so that no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
 NOTHING = np.empty(0, np.uint8)
 
@@ -113,9 +109,8 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step of int8 or int4 for values whose largest magnitude is ``largest``. The
-    largest decoded magnitude gives the same step, so decoded values encode to the same bytes
-    again."""
+    """Return the step of int8 or int4 for a largest magnitude. The largest decoded magnitude gives
+    the same step, so decoded values encode to the same bytes again."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.
@@ -127,8 +122,7 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return the values [count] of the codes, in the frame's value type. Raises CorruptPayload for
-    codes that no encoder writes."""
+    """Return values [count] in the frame's dtype. Raises CorruptPayload for invalid codes."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -168,8 +162,7 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix and the codes of ``count`` values, which begin at byte ``offset`` of a
-    frame's body. The caller has checked the body's length."""
+    """Return prefix and codes of the values at ``offset`` in a body whose length was checked."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -191,8 +184,7 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the codes of int2, uint8 [count]. The values are not
-    zero."""
+    """Return the levels, float32 [2], and the int2 codes, uint8 [count], of non-zero values."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     exponent = _exponent_of(kernels.largest_magnitude(values))
@@ -219,8 +211,7 @@ def _cut(level: int) -> int:
 def from_levels(
     levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
 ) -> np.ndarray:
-    """Return the values, [count] of ``dtype``, of levels and codes in int2. Raises CorruptPayload
-    if ``to_levels`` cannot have produced them."""
+    """Undo ``to_levels``. Raises CorruptPayload if it cannot have given these levels and codes."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:
@@ -240,8 +231,7 @@ def from_levels(
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether ``to_levels`` can have produced a level: it is a multiple of the grid for
-    ``largest``, the larger of the two levels, and has at most 16 significant bits."""
+    """Return whether a level has at most 16 significant bits and is on the grid of ``largest``."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))

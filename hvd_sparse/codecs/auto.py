@@ -31,9 +31,8 @@ NEAR = 1.01
 class Auto(Codec):
     """Use the codec that is expected to send the fewest bytes at the method's density.
 
-    For most tensors, this is ``golomb`` below a density of about one third, ``bitmap`` above it,
-    and ``dense`` near 1. If several codecs are within 1 % of the fewest bytes, the fastest of them
-    is used.
+    This is mostly ``golomb`` below a density of about one third, ``bitmap`` above it, and ``dense``
+    near 1. Of the codecs within 1 % of the fewest bytes, the fastest is used.
 
     Parameters
     ----------
@@ -69,8 +68,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return the codec for a tensor. ``value_bytes`` is the itemsize of its accumulated
-        vector."""
+        """Return a tensor's codec. ``value_bytes`` is the itemsize of its accumulated vector."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -23,9 +23,8 @@ class Block16(ValuedCodec):
               block are sent; uint16 positions [count]; values
 
     With 16-bit values an entry costs 4 bytes. The counts add 2 bytes per block: a third of a byte
-    per sent entry at density 1e-4, and less at higher densities. Cost of encoding and of decoding:
-    one copy of the positions, one conversion of the values, and a CRC-32 of half as many bytes as
-    with ``index_value``.
+    per entry at density 1e-4, less at higher densities. Cost of encoding and of decoding: a copy of
+    the positions, a conversion of the values, and a CRC-32 of half the bytes of ``index_value``.
     """
 
     values: str = "bfloat16"
@@ -60,13 +59,8 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return ascending indices, uint32, from the counts of blocks and the positions in the blocks.
-
-    Raises CorruptPayload unless the indices ascend and are below ``numel``.
-
-    counts : number of indices in every block of 2^bits entries
-    positions : indices relative to the starts of their blocks
-    """
+    """Return indices, uint32, from their number in each block of 2^bits entries and their positions
+    within the blocks. Raises CorruptPayload unless they ascend and are below ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")

@@ -27,10 +27,9 @@ class Chunk12(ValuedCodec):
     With 2-bit values an entry costs 14 bits, as in SparseLoCo. Cost of encoding and of decoding:
     two copies of the positions, one of them packed, and the conversion of the values.
 
-    Paper: sarfi2025sparseloco.  Departs: the paper sends exactly 64 entries of every chunk. Here a
-    chunk may have any number of entries, which is sent in 2 bytes per chunk. This adds 0.03 bytes
-    per entry at density 1/64, and half a byte at density 0.001, where ``golomb`` with the same
-    values needs fewer bytes.
+    Paper: sarfi2025sparseloco.  Departs: a chunk may have any number of entries, while the paper
+    sends exactly 64. The number takes 2 bytes per chunk: 0.03 bytes per entry at density 1/64, and
+    half a byte at density 0.001, where ``golomb`` needs fewer bytes.
     """
 
     values: str = "int2"

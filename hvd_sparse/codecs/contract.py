@@ -92,22 +92,16 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the number of bytes of a frame's body. Without ``has_fixed_size``, this is the
-        expected number for random indices.
-
-        count : number of entries sent
-        numel : number of entries of the tensor
-        value_bytes : 4 for float32 values, 8 for float64 values
-        """
+        """Return the bytes of the body of a frame that has ``count`` of ``numel`` entries: exact
+        with ``has_fixed_size``, otherwise expected for random indices. ``value_bytes`` is 4 for
+        float32 values, 8 for float64 values."""
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the approximate number of bytes per sent entry at a density; the same on all
-        ranks."""
+        """Return about how many bytes a sent entry costs at a density; the same on all ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this codec for another density. A codec that does not depend on it returns
-        itself."""
+        """Return this codec for another density; itself if it does not depend on the density."""
         return self

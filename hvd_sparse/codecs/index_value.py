@@ -50,8 +50,7 @@ class IndexValue(Codec):
         indices = body[:end].view(INDEX)
         need_ascending(indices, frame.numel)
         values = body[end:].view(frame.value_type)
-        # If the sum of squares is finite, all values are. If not, it may have overflowed: check
-        # each value.
+        # A finite sum of squares proves finite values; an infinite one may have overflowed.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
             raise CorruptPayload("a payload has NaN or Inf among its values")
         return selection_from(frame, indices, values)

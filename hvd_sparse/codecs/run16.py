@@ -28,11 +28,10 @@ class Run16(Codec):
     Notes
     -----
     The paper does not define runs of 65,536 entries and more. Here the run 65535 with the value
-    +0.0 is a filler: it skips 65,536 entries and sends none. A selected +0.0 after a run of 65,535
-    would look like a filler, so its value is sent with all bits set. This is a NaN, which no other
-    entry has because values are finite, so decoding is exact. There is one word, a run and a value,
-    for every entry and every filler. Cost of encoding and of decoding: one cumulative sum and about
-    six array operations.
+    +0.0 is a filler, which skips 65,536 entries. A selected +0.0 after a run of 65,535 would look
+    like a filler, so its value is sent with all bits set, a NaN that no other entry has. There is
+    one word, a run and a value, for every entry and every filler. Cost of encoding and of decoding:
+    one cumulative sum and about six array operations.
 
     Paper: lin2018dgc.
     """

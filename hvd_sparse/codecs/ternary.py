@@ -20,15 +20,13 @@ class Ternary(SignCodec):
               uint8 or uint16 words [count]: 4 * (index within the bin) + s,
               where s is 1 for a positive and 2 for a negative entry
 
-    With words of 8 bits a bin has 64 entries, and with words of 16 bits it has 16,384. The width
-    that gives fewer bytes is used; it is not sent, because it follows from count and numel. Cost of
-    encoding and of decoding: about six array operations; encoding also counts the entries of every
-    bin.
+    With words of 8 bits a bin has 64 entries, with words of 16 bits 16,384. The width that gives
+    fewer bytes is used; it follows from count and numel, and is not sent. Cost of encoding and of
+    decoding: about six array operations; encoding also counts the entries of every bin.
 
     Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign), but not how
-    a decoder finds the ends of bins; here the number of entries of every bin is sent.  Departs:
-    bins are as long as a word can address, instead of the selector's 50 or 500 entries, so that
-    there are fewer counts.
+    a decoder finds the ends of bins; here every bin's number of entries is sent.  Departs: bins are
+    as long as a word can address, instead of 50 or 500 entries, so that there are fewer counts.
     """
 
     paper = "chen2018adacomp"

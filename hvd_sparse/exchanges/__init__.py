@@ -1,5 +1,4 @@
-"""Exchanges, which combine the ranks' selections by collectives. Each exchange has a file of its
-own."""
+"""Exchanges, which combine the ranks' selections by collectives, one exchange in each file."""
 
 from hvd_sparse.registry import import_siblings
 

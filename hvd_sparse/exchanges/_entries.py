@@ -44,16 +44,14 @@ def subtract(selection: Selection, other: Selection) -> Selection:
 
 
 def region_of(selection: Selection, region: slice) -> Selection:
-    """Return the entries of a selection inside ``region``, with indices relative to the region's
-    start."""
+    """Return a selection's entries in ``region``, with indices relative to the region's start."""
     first, last = np.searchsorted(selection.indices, [region.start, region.stop])
     indices = selection.indices[first:last] - np.uint32(region.start)
     return Selection(indices, selection.values[first:last], region.stop - region.start)
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Return one selection of a tensor from selections of its regions, which are in ascending
-    order. This is the inverse of ``region_of``."""
+    """Undo ``region_of``: join selections of a tensor's regions, which are in ascending order."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

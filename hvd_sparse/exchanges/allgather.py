@@ -13,8 +13,7 @@ from hvd_sparse.selectors.contract import Selector
 @EXCHANGES.register("allgather")
 @dataclass(frozen=True)
 class AllGatherExchange(Exchange):
-    """Send every rank's selection to all ranks, by one allgather per bucket; every rank adds them
-    up.
+    """Send every rank's selection to all ranks, by one allgather per bucket; all ranks add them.
 
         received per rank: (N - 1) * k entries, for N ranks
 

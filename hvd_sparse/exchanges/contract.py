@@ -13,25 +13,22 @@ from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
-"""A running exchange: a generator that yields requests for collectives, receives their results, and
-returns the arrivals by position."""
+"""A running exchange: yields requests, receives results, returns arrivals by position."""
 
 DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with a dense allreduce, so that rounding errors do not
-decide it."""
+"""Relative tolerance of the comparison with a dense allreduce; rounding must not decide it."""
 
 
 @dataclass(frozen=True)
 class Exchange:
     """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
-    ``run`` is a generator, so that its caller decides how to wait for a collective. The same code
-    then runs with threads, with Horovod's asynchronous handles and in TensorFlow graphs. All ranks
-    must yield the same kinds of requests in the same order, whatever they have selected, and even
-    after an error.
+    ``run`` is a generator, so that its caller decides how to wait for a collective: in threads,
+    with Horovod's asynchronous handles or in TensorFlow graphs. All ranks must yield the same kinds
+    of requests in the same order, whatever they have selected, and even after an error.
 
     Attributes
     ----------
@@ -40,17 +37,14 @@ class Exchange:
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
         which entries are removed from a rank's residual
-    sums_first : gradients are summed before the selection; the rank that has a sum keeps its
-        residual
+    sums_first : gradients are summed before the selection; the rank with a sum keeps its residual
     shares_indices : all ranks send values at the same indices, which an allreduce sums, without a
         codec
-    sums_again : the exchange encodes sums of several ranks' entries, so the codec must accept any
-        values
+    sums_again : the exchange encodes sums of entries, so the codec must accept any values
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's frames
-    selects_everywhere : every rank selects from its own gradient in every step; if False,
-        ``selects_on`` decides
+    selects_everywhere : every rank selects from its own gradient; if False, ``selects_on`` decides
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the exchange; empty if the copy is not needed
     """
@@ -88,28 +82,21 @@ class Exchange:
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
-        """Return whether a dense ring allreduce moves at most as many bytes as this exchange. The
-        result is the same on all ranks.
-
-        For example, compared with an allgather of 8 bytes per entry and one rank per node, it does
-        if density >= 1 / world_size.
-        """
+        """Return whether a dense ring allreduce moves at most as many bytes as this exchange; the
+        same on all ranks. For example, compared with an allgather of 8 bytes per entry and one rank
+        per node, it does if density >= 1 / world_size."""
         if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
             return density * entry_bytes >= 2 * DENSE_BYTES
         dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return how many bytes a node receives from other nodes in a step, per entry of the
-        tensor. If nodes differ, return the largest number."""
+        """Return the most bytes that a node receives from others in a step, per tensor entry."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange the selections of one bucket: yield requests for collectives, receive their
-        results, and return the arrival of every member.
-
-        Errors between two phases are kept by the context, and raised after the last phase.
-        """
+        """Exchange one bucket's selections: yield requests for collectives, receive their results,
+        and return every member's arrival. The context raises errors only after the last phase."""
         raise NotImplementedError
 
 

@@ -29,10 +29,9 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : matters if a merge cuts an entry, and another entry at the same index reaches the
-        root. The sender of the cut entry then removes it from its residual, because its index was
-        applied. If True, the rank that made the merge therefore keeps the cut entry in its own
-        residual. With False, the paper's rule, the entry is lost
+    conserving : if a merge cuts an entry, and another entry at its index reaches the root, the
+        sender of the cut entry removes it from its residual. If True, the rank that made the merge
+        then keeps it in its own residual. With False, the paper's rule, the entry is lost
 
     Notes
     -----
@@ -109,11 +108,8 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries that the merges so far have kept, and those that they
-    have cut.
-
-    is_finite : False if a sum has overflowed; the rank then sends no frame
-    """
+    """One tensor on one rank: the entries that the merges so far have kept, and those cut. If a sum
+    has overflowed, ``is_finite`` is False, and the rank sends no frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels
@@ -149,8 +145,7 @@ class _Branch:
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
         applied = self._decode(frame)
-        # At indices that are not applied the senders keep their entries, so this rank must not
-        # keep the cut entries as well.
+        # Where nothing is applied, senders keep their entries, so this rank drops the cut ones.
         left = restrict(self._member.selection, applied.indices)
         returned = restrict(self._cut, applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)

@@ -27,9 +27,8 @@ class Hierarchical(Exchange):
         received:   with L ranks on each of M nodes, a rank receives numel (L - 1) / L values from
                     its node, and a node receives (M - 1 / L) * k entries, in a ring
 
-    A tensor is divided evenly among the L ranks of a node, and each rank keeps only the residual of
-    its part. A rank's residual, its selection time and its k are therefore 1 / L of those of the
-    whole tensor.
+    A tensor is divided evenly among a node's L ranks. Each rank keeps only the residual of its
+    part, so its residual, selection time and k are 1 / L of those of the whole tensor.
 
     Parameters
     ----------
@@ -115,8 +114,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return frames, by position, of this rank's values in those parts of the tensors that
-    ``rank``, on the same node, adds up."""
+    """Return frames, by position, of this rank's values in the parts that ``rank`` adds up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

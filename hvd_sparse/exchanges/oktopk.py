@@ -25,8 +25,7 @@ HIGH, LOW = 4 / 3, 2 / 3
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Add up each region of a tensor on one rank, its owner, then send the k largest sums to all
-    ranks.
+    """Add up each region of a tensor on one rank, its owner, and send the k largest sums to all.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
@@ -48,11 +47,10 @@ class OkTopK(Exchange):
 
     Notes
     -----
-    Regions have equal lengths on the first step. Afterwards each region holds an equal number of
-    the entries that were applied last. All ranks know these entries, so they agree on the regions
-    without a collective. The owner of the first region depends on the tensor's position, so that
-    the work is spread over the ranks. The threshold and the regions are the same on all ranks, and
-    are saved in checkpoints.
+    Regions have equal lengths on the first step, then equal numbers of the entries that were
+    applied last. All ranks know these, so they agree on the regions without a collective. The owner
+    of the first region depends on the tensor's position, so that the work is spread over the ranks.
+    Checkpoints save the threshold and the regions, which are the same on all ranks.
 
     Paper: li2022oktopk.  Departs: regions follow the applied entries, while the paper finds them by
     an allreduce over the ranks' own entries; ``slack`` replaces the paper's balancing, so an exact
@@ -140,8 +138,7 @@ class _Plan:
         # If k has changed, the threshold belongs to the old k, so the step is exact.
         has_old_k = memo["count"] != member.count
         self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
-        # A small tensor has few regions. Its first owner depends on its position, so that small
-        # tensors do not all have the same owners.
+        # By position, so that small tensors, with few regions, do not all have the same owners.
         self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
         self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
         self._rounding = Selection.empty(numel, member.spec.accumulator)
@@ -213,8 +210,7 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
-        # Give each region equally many of the applied entries, because the entries of the next step
-        # are distributed similarly.
+        # Give regions equally many applied entries; the next step's are distributed similarly.
         edges = self.edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]

@@ -18,15 +18,13 @@ INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
 """A rank's operand of the allreduce if all ranks know that some rank has failed."""
 STEPS = 4093
-"""The mark of a step, which is appended to every operand of an allreduce, repeats after this many
-steps."""
+"""The mark of a step, appended to operands of allreduces, repeats after this many steps."""
 
 
 @EXCHANGES.register("shared_index")
 @dataclass(frozen=True)
 class SharedIndex(Exchange):
-    """Select on one rank, the leader, and allreduce the values of all ranks at the leader's
-    indices.
+    """Select on one rank, the leader, and allreduce all ranks' values at the leader's indices.
 
         leader of a step:   rank step mod N
         received per rank:  4 k bytes of indices, except by the leader, and 2 (N - 1) / N * 4 k
@@ -38,9 +36,8 @@ class SharedIndex(Exchange):
 
     Notes
     -----
-    Because all ranks send values at the same indices, the sum of their selections is a selection
-    from the sum of their accumulated gradients. The method assumes that accumulated gradients are
-    so similar that the leader's indices suit the other ranks.
+    The sum of selections at the same indices is a selection from the sum of accumulated gradients.
+    The method assumes that these are so similar that the leader's indices suit the other ranks.
 
     The indices are sent by an allgather in which only the leader's message has indices, because the
     root of Horovod's broadcast cannot change in a TensorFlow graph. The other ranks' messages (36
@@ -92,8 +89,7 @@ class SharedIndex(Exchange):
         if not has_leader and not context.is_lost:
             chosen = {p: member.selection.indices for p, member in context.members.items()}
         summed = yield Request("allreduce", _values(context, chosen))
-        # First raise this rank's own error. A failed rank makes the mark in the sum wrong on all
-        # ranks, and checking the mark would hide that error.
+        # First raise this rank's own error, which a wrong mark in the sum would hide.
         context.finish()
         _check_step(context, summed)
         return _arrivals(context, chosen, summed)
@@ -101,12 +97,8 @@ class SharedIndex(Exchange):
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
     """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
-    mark.
-
-    A failed rank contributes zeros, so that the mark in the sum is wrong and all ranks notice.
-
-    lengths : lengths of the other ranks' arrays, as far as this rank can compute them
-    """
+    mark. A failed rank contributes zeros, so that the mark in the sum is wrong and all ranks
+    notice. ``lengths`` are those of other ranks' arrays, as far as this rank can compute them."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
@@ -119,8 +111,7 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return the mark of this step, from 1 to ``STEPS``. Marks are small, so that their float32 sum
-    over up to 4,000 ranks is exact."""
+    """Return the mark, 1 to ``STEPS``, whose float32 sum over up to 4,000 ranks is exact."""
     return 1 + context.step % STEPS
 
 

@@ -1,5 +1,4 @@
-"""Functions on vectors on the host or on a device: aligned allocation, elementwise maximum, and a
-check for NaN and Inf."""
+"""Vectors on the host or a device: aligned allocation, elementwise maximum, and finiteness."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Alignment of vectors: the bytes of a cache line. TensorFlow copies arrays that are not
-aligned."""
+"""Alignment of vectors: a cache line's bytes. TensorFlow copies arrays that are not aligned."""
 
 SHORT = 4096
 """Largest vector whose dot product BLAS libraries compute in one thread."""
@@ -53,6 +51,5 @@ def is_finite(x: np.ndarray) -> bool:
 
 
 def as_array(x: np.ndarray) -> np.ndarray:
-    """Return a vector as a numpy array: a copy if the vector is on a device, else the array
-    itself."""
+    """Return a numpy array: the vector itself, or a copy if it is on a device."""
     return x if isinstance(x, np.ndarray) else x.copy()

@@ -3,16 +3,12 @@
 ``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. All engines
 follow these rules, so that they give equal results:
 
-* An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the threshold rounded to the
-  data's dtype.
-* If magnitudes are equal, the entry with the lower index is taken first. Indices are uint32,
-  ascending and unique.
+* An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
+* Of equal magnitudes, the lower index is taken first. Indices are uint32, ascending and unique.
 * Exact zeros and NaN are never taken, except by ``take_indices``.
-* All results are equal bit for bit between engines, except that sums of many entries
-  (``moments``, ``mean_and_std``, ``tail``, ``chunk_norms``) and ``orthogonalized`` may differ in
-  their last digits.
-* A kernel writes only to arguments named ``residual``, ``out`` or ``out_...``, and to the new
-  vectors of a ``Direction``.
+* Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
+  ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
+* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
 """
 
 from __future__ import annotations
@@ -68,14 +64,11 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """Argument of ``accumulate_and_take``: the entries to take in the same pass over the data that
-    adds the gradient to the residual.
+    """The entries to take in the pass that adds the gradient to the residual.
 
-    threshold : magnitude above 0. Entries that reach it are taken; if the dtype rounds it to 0,
-        these are all non-zeros
+    threshold : magnitude above 0 to reach; if the dtype rounds it to 0, all non-zeros reach it
     capacity : if more entries than this reach the threshold, none is taken
-    brings : names of the fields of ``Brought`` that the pass shall compute too; the numpy and numba
-        engines ignore them
+    brings : fields of ``Brought`` that the pass shall compute too; numpy and numba ignore them
     """
 
     threshold: float
@@ -133,8 +126,7 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the magnitudes that reach a threshold. With threshold 0, these are
-        the magnitudes of all non-zeros."""
+        """Return statistics of the magnitudes that reach a threshold; all non-zeros reach 0."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -147,9 +139,8 @@ class Kernels(Packers):
             return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Return the histogram, int64 [256], of the byte that starts at bit ``shift`` of the
-        magnitudes' bit patterns. Only magnitudes whose bits above this byte equal ``prefix`` are
-        counted."""
+        """Return the histogram, int64 [256], of the byte at bit ``shift`` of the magnitudes' bit
+        patterns. Only magnitudes whose higher bits equal ``prefix`` are counted."""
         bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
         if 8 * x.itemsize - shift - 8:
             bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
@@ -183,18 +174,14 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return, from one pass over x, the number of entries whose magnitude is at least the
-        threshold, and these entries, or None if there are more than ``capacity``. The threshold is
-        above 0."""
+        """Return, from one pass over x, the number of entries that reach the threshold, which is
+        above 0, and these entries; None if there are more than ``capacity``."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """Return the number of non-zeros that reach the threshold, and these entries.
-
-        If more than ``most`` entries reach it, only the ``most`` largest are returned, and the
-        returned number need not be exact: it is any number above ``most``.
-        """
+        """Return the number of non-zeros that reach the threshold, and these entries. If more than
+        ``most`` reach it, return any number above ``most``, and the ``most`` largest."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
@@ -211,11 +198,9 @@ class Kernels(Packers):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return each bin's largest |accumulated|, and the selected entries of ``accumulated``.
-
-        A bin is ``length`` consecutive entries; the last bin may be shorter. An entry is selected
-        if it is not zero and |accumulated + gradient| is at least its bin's largest |accumulated|.
-        """
+        """Return the largest |accumulated| of each bin, and the non-zero entries of ``accumulated``
+        whose |accumulated + gradient| is at least that. A bin has ``length`` entries, the last one
+        maybe fewer."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -242,11 +227,9 @@ class Kernels(Packers):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
-        threshold: they are returned, and ``out`` has +0.0 in their place.
-
-        If a direction is given, the result of ``directed`` is added instead of the gradient.
-        """
+        """Write ``out`` as ``accumulate`` does, take the finite entries that reach the aim's
+        threshold, and leave +0.0 in their place. If a direction is given, the result of
+        ``directed`` is added instead of the gradient."""
         if direction is not None:
             gradient = self.directed(gradient, direction)
         with np.errstate(invalid="ignore", over="ignore"):  # counted below
@@ -263,12 +246,9 @@ class Kernels(Packers):
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         """Return an optimizer's direction for this gradient, and write the optimizer's new vectors
-        (velocity or moments). The new vectors may be the same arrays as the old ones.
-
-        The direction is a new vector, except for momentum without Nesterov's form, where it is the
-        new velocity itself. All engines do the operations in the order below, and round each result
-        to the dtype.
-        """
+        (velocity or moments), which may be the same arrays as the old ones. The direction is a new
+        vector, except that momentum without Nesterov's form returns the new velocity. All engines
+        do the operations in the order below, and round each result to the dtype."""
         if isinstance(direction, Decay):
             pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
             pull += gradient
@@ -296,12 +276,9 @@ class Kernels(Packers):
         return scaled
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
-        """Return the ``count`` largest of the taken entries, and the smallest magnitude among them
-        (0 if there are none). Zeros and NaN are never returned, so there may be fewer entries.
-
-        out : the vector from which the entries were removed; those that are not returned are
-            written back to it. None if the entries were not removed from their vector
-        """
+        """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
+        smallest magnitude among them, or 0. The others are written back to ``out``, the vector from
+        which the entries were removed; None if they are still there."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -322,11 +299,9 @@ class Kernels(Packers):
         out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x after the Newton-Schulz iteration, in a new vector.
-
-        Each matrix is first divided by its Frobenius norm + epsilon. If a matrix has NaN or Inf,
-        all of its entries become NaN. On devices, float32 matrices are iterated in bfloat16.
-        """
+        """Return the matrices in x after the Newton-Schulz iteration, in a new vector. Each is
+        first divided by its Frobenius norm + epsilon. A matrix with NaN or Inf becomes all NaN. On
+        devices, float32 matrices are iterated in bfloat16."""
         matrices, axes = x.reshape(step.shape), (-2, -1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Divide by the largest entry first, so that squares do not overflow.
@@ -338,9 +313,8 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write to ``out`` the sum of the parts, each multiplied by ``factor``, and 0 where no part
-        has an entry. The parts are added in their order; the factor and each product are rounded to
-        the dtype first."""
+        """Write to ``out`` the sum of the parts, each times ``factor``, and 0 where there is none.
+        Parts are added in order; the factor and each product are rounded to the dtype first."""
         out[:] = 0
         for part in parts:
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))

@@ -21,8 +21,7 @@ FAST = "numba"
 
 
 def _need(engine: str, **extras: str) -> None:
-    """Raise InvalidOption unless all packages are installed. ``extras`` has, for each package, the
-    name of the extra of hvd-sparse (``pip install 'hvd-sparse[...]'``) that installs it."""
+    """Raise InvalidOption unless all packages, given with their pip extras, are installed."""
     for package, extra in extras.items():
         if importlib.util.find_spec(package) is None:
             raise InvalidOption(
@@ -33,8 +32,7 @@ def _need(engine: str, **extras: str) -> None:
 @ENGINES.register("numpy")
 @dataclass(frozen=True)
 class NumpyEngine:
-    """The reference kernels, in plain numpy on the CPU. They are slower than compiled kernels,
-    because they read every vector several times."""
+    """The reference kernels, in plain numpy on the CPU. They read every vector several times."""
 
     @property
     def kernels(self) -> Kernels:
@@ -45,10 +43,8 @@ class NumpyEngine:
 @dataclass(frozen=True)
 class NumbaEngine:
     """Compiled kernels on the CPU, the default there if numba is installed. They read a gradient
-    only once, to add it to the residual and to select entries.
-
-    Numba compiles the kernels when the first compressor is created on a machine, and caches the
-    compiled code on disk.
+    only once, to add it to the residual and to select entries. Numba compiles them when the first
+    compressor is created on a machine, and caches the compiled code on disk.
 
     Parameters
     ----------
@@ -69,11 +65,9 @@ class NumbaEngine:
 @ENGINES.register("torch")
 @dataclass(frozen=True)
 class TorchEngine:
-    """Kernels made of ordinary PyTorch operations, which run on the device of the gradients.
-
-    They read every vector several times, and the host waits for the device once per bucket. The
-    selected entries are encoded on the host, by the host's default engine.
-    """
+    """Kernels of ordinary PyTorch operations, on the device of the gradients. They read every
+    vector several times, and the host waits for the device once per bucket. The selected entries
+    are encoded on the host, by the host's default engine."""
 
     def __post_init__(self) -> None:
         _need("torch", torch="torch")
@@ -88,12 +82,10 @@ class TorchEngine:
 @ENGINES.register("triton")
 @dataclass(frozen=True)
 class TritonEngine:
-    """Kernels compiled for GPUs by Triton. They read and write every vector once per step.
-
-    This engine is the default for gradients that are processed on a GPU, if triton is installed.
-    Gradients that are on the host or copied to it use the host's default engine. The kernels were
-    run on an H100 and by Triton's interpreter, and compiled for GPUs from sm_70 to sm_100.
-    """
+    """Kernels compiled by Triton, the default for gradients that are processed on a GPU if triton
+    is installed. They read and write every vector once per step. Gradients on the host, or copied
+    to it, use the host's default engine. The kernels were run on an H100 and by Triton's
+    interpreter, and compiled for GPUs from sm_70 to sm_100."""
 
     def __post_init__(self) -> None:
         _need("triton", torch="torch", triton="gpu")
@@ -111,8 +103,7 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine has kernels for vectors on a device. None stands for the default
-    engine, which has."""
+    """Return whether an engine, or for None the default engine, has kernels for devices."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
@@ -141,12 +132,9 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels for gradients on a device. One engine processes vectors on the device, and one
-    processes numpy arrays.
-
-    engine : "torch" for both; "triton" for the device, with the fastest engine for the host; None
-        for the fastest installed engine of each
-    """
+    """Return kernels that process vectors on a device by one engine, and numpy arrays by another:
+    "torch" for both; "triton" for devices, with the fastest engine for the host; None for the
+    fastest installed engine of each."""
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)
@@ -157,19 +145,10 @@ def resolve_engine_by_place(engine: object) -> Kernels:
 
 
 def resolve_engine(engine: object) -> Kernels:
-    """Return the kernels of an engine, for gradients on the host.
-
-    Parameters
-    ----------
-    engine : an id, a mapping with an "id" and options, or an engine; None for numba if it is
-        installed, else numpy
-
-    Raises
-    ------
-    UnknownName : no engine has this id
-    InvalidOption : a package of the engine is not installed, the engine has no such option, or it
-        works on GPUs only
-    """
+    """Return the kernels of an engine, for gradients on the host. ``engine`` is an id, a mapping
+    with an "id" and options, or an engine; None for numba if it is installed, else numpy. Raises
+    UnknownName for an unknown id, and InvalidOption if a package is missing, an option is unknown
+    or the engine works on GPUs only."""
     if engine is None and not is_fast_installed():
         _say_slow()
         engine = "numpy"

@@ -1,5 +1,4 @@
-"""Kernels for selectors after ``accumulate_and_take``: they use the list of taken entries where it
-is sufficient, and so avoid reading the whole vector again."""
+"""Kernels that read the list of taken entries instead of the vector where the list suffices."""
 
 from __future__ import annotations
 
@@ -14,14 +13,10 @@ Kernel = Callable[..., object]
 
 
 class ListedKernels:
-    """An engine's kernels for one vector and the list of entries that were taken from it.
-
-    The list has all entries that reach the aim's threshold; the vector has +0.0 in their place. A
-    kernel uses only the list if the list determines its result. Otherwise the taken entries are
-    first written back into the vector (``is_whole``), and the engine's kernel reads the vector.
-
-    brought : statistics of the vector that the pass has already computed
-    """
+    """An engine's kernels for one vector and the list of entries that were taken from it: all that
+    reach the aim's threshold. The vector has +0.0 in their place. A kernel uses only the list if
+    this determines its result. Otherwise the entries are first written back (``is_whole``), and the
+    engine's kernel reads the vector. ``brought`` has statistics that the pass already computed."""
 
     def __init__(
         self, kernels: Kernels, vector: np.ndarray, taken: Selection, aim: Aim, brought: Brought
@@ -105,8 +100,7 @@ class ListedKernels:
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:
-    """Return how many magnitudes reach a threshold. If more than ``most`` do, the returned number
-    may be any number above ``most``."""
+    """Return how many magnitudes reach a threshold; any number above ``most`` if more do."""
     if isinstance(kernels, ListedKernels):
         return kernels.count_to(x, threshold, most)
     return kernels.count_at_least(x, threshold)

@@ -1,5 +1,4 @@
-"""Updates of optimizers, without the learning rate: the directions of SGD, of SGD with momentum and
-of Adam, and the Newton-Schulz iteration of Muon."""
+"""Optimizers' updates without the learning rate: SGD, momentum, Adam, and Muon's iteration."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ class AdamStep(NamedTuple):
     ranks : number of ranks over which gradients are averaged. The second moment of that average is
         estimated from this rank's moments; with 1, this rank's own second moment is used
     scale : factor by which the direction is multiplied
-    is_of_mean : if True, the direction's numerator is the first moment, as in Adam; otherwise it is
-        the gradient
+    is_of_mean : the direction's numerator is the first moment, as in Adam, not the gradient
     is_at_rest : if True, the moments include this gradient already and are not changed
     """
 
@@ -53,10 +51,7 @@ class AdamStep(NamedTuple):
 
 
 class Decay(NamedTuple):
-    """The direction of SGD without momentum: the gradient plus the gradient of the L2 penalty.
-
-    direction = decay * parameter + gradient
-    """
+    """The direction of SGD with L2 penalty, without momentum: decay * parameter + gradient."""
 
     parameter: np.ndarray
     decay: float
@@ -120,8 +115,7 @@ Direction = Union[Decay, Momentum, Adam]
 
 
 class NewtonSchulz(NamedTuple):
-    """Options of the Newton-Schulz iteration, by which Muon makes the singular values of a matrix
-    nearly equal.
+    """Options of the Newton-Schulz iteration, which makes a matrix's singular values nearly equal.
 
     shape : shape of the matrix; if it has more than two axes, the last two are those of a matrix
     steps : number of iterations
@@ -150,8 +144,7 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return the result of the iteration. ``x`` has the shape ``step.shape``; the norm of each
-    matrix is at most 1."""
+    """Return x, of shape ``step.shape``, after the iteration. Each matrix's norm is at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # transposed, the products below are smaller

@@ -14,8 +14,7 @@ modulus M = 2^b or 3 * 2^b, which is computed from count and numel:
     unary    for each gap, g // M zeros and then a one
 
 Each part is padded with zeros to a whole byte; earlier entries occupy lower bits. These are the
-bits of a Golomb code, reordered so that array operations can process them. For random indices at
-densities below 0.1, the code is at most 1.1 % longer than their entropy.
+bits of a Golomb code, reordered so that array operations can process them.
 """
 
 from __future__ import annotations
@@ -82,8 +81,7 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
         2u  rather than 3u   if y < 0.754878
         3u  rather than 4u   if y < 0.819173
 
-    Only integers below 2^63 are used, so that all machines get the same modulus, also when numba
-    compiles this function.
+    Integers below 2^63 give the same modulus on all machines, also when numba compiles this.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -105,8 +103,7 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices in each block of 2^bits entries: int64 [blocks]. ``bits`` is
-        at most 16."""
+        """Return the number of indices in each block of 2^bits entries, bits <= 16, as int64."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -116,19 +113,14 @@ class Packers:
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
-        """Return the indices, uint32 [count], from their positions within blocks; None if they do
-        not ascend strictly.
-
-        counts : number of indices in each block, uint16 or uint32 [blocks]; their sum is count
-        positions : position of each index within its block, uint16 [count]
-        """
+        """Return indices, uint32 [count], from their counts in the blocks, uint16 or uint32, and
+        their positions in the blocks, uint16 [count]. Return None unless they ascend strictly."""
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
     def half_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as bit patterns of float16, uint16 [count]. Values are
-        rounded half to even, and clipped to +-65504."""
+        """Return float16 bit patterns, uint16 [count], rounded half to even, clipped to +-65504."""
         halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
         return halves.view(np.uint16)
 
@@ -139,9 +131,8 @@ class Packers:
         return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
 
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float32 or float64 values as bit patterns of bfloat16, uint16 [count]. Values are
-        rounded half away from zero and clipped to the largest finite number. Magnitudes that round
-        to less than 2^-126 become zero."""
+        """Return bfloat16 bit patterns, uint16 [count], rounded half away from zero and clipped to
+        the largest finite number. Magnitudes that round to less than 2^-126 become zero."""
         rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
         codes: np.ndarray = (rounded >> np.uint32(16)).astype(np.uint16)
         # Rounding may have carried to infinity: subtract one to get the largest number.
@@ -152,8 +143,7 @@ class Packers:
         return codes
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of bfloat16 bit patterns, float32 [count]; None if any is NaN, Inf or
-        subnormal."""
+        """Return values of bfloat16 bits, float32 [count]; None if any is NaN, Inf or subnormal."""
         exponents = codes & BRAIN_EXPONENT
         if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
             return None
@@ -166,25 +156,16 @@ class Packers:
 
     def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
         """Return values / step, rounded half to even and clipped to -most to most: int8 [count].
-
-        step : above 0, and exactly representable in float32
-        most : at most 127
-        """
+        The step is above 0 and exact in float32; ``most`` is at most 127."""
         quotients = np.rint(values / values.dtype.type(step))
         found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
         return found
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Round each magnitude down to a multiple of ``1 / scale``. Return how many multiples are
-        greater than ``above``, and their sum. Integers give the same sum in any order.
-
-        Multiples are clipped to the range from 1 to 2^26 - 1, or for float32 values to 2^26,
-        because float32 rounds the bound up.
-
-        values : without zeros
-        scale : a power of two
-        above : 0 includes all magnitudes
-        """
+        """Round the magnitudes of non-zero values down to multiples of ``1 / scale``, a power of
+        two. Return how many multiples are greater than ``above``, 0 for all, and their sum.
+        Integers give the same sum in any order. Multiples are clipped to 1 to 2^26 - 1, for float32
+        values to 1 to 2^26, because float32 rounds the bound up."""
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))
@@ -232,8 +213,7 @@ class Packers:
         return None if numbers[count:].any() else numbers[:count]
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the Golomb code of the gaps between the indices (see the top of this file), uint8.
-        There must be at least one index."""
+        """Return the Golomb code, uint8, of the gaps between one or more indices (see above)."""
         shift, parts = modulus_of(indices.size, numel)
         # The first gap starts at index -1, which is 2^32 - 1 as uint32.
         gaps = np.diff(indices, prepend=np.uint32(0xFFFFFFFF)) - np.uint32(1)
@@ -259,9 +239,8 @@ class Packers:
         return np.concatenate([*pieces, self.pack_few(unary, 1)])
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
-        """Return the ``count`` > 0 indices that ``pack_gaps`` encoded, uint32. Return None if the
-        code is shorter or longer than the body, padding is not zero, or an index is ``numel`` or
-        more."""
+        """Undo ``pack_gaps``: return ``count`` > 0 indices, uint32. None if the code does not fill
+        the body exactly, padding is not zero, or an index is ``numel`` or more."""
         shift, parts = modulus_of(count, numel)
         modulus, rests, at, done = parts << shift, np.zeros(count, np.uint32), 0, 0
 

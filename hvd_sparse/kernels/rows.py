@@ -1,11 +1,7 @@
-"""Tables with a row for each tensor of a bucket, so that one call of an engine processes all of
-them.
-
-An engine with ``RowKernels`` computes in one call the same bits as ``step.pipeline`` does tensor by
-tensor. If too few or too many entries of a tensor were taken, a value is not finite or a frame is
-damaged, the engine leaves the row to the pipeline, which continues with the data written so far.
-Tensors of engines without ``RowKernels`` are all processed by the pipeline.
-"""
+"""Tables with a row for each tensor of a bucket, which one call of an engine processes
+(docs/adr/0040). The results are those of ``step.pipeline``, bit by bit. If too few or too many
+entries of a tensor were taken, a value is not finite or a frame is damaged, the engine leaves the
+row to the pipeline, which continues with the data written so far."""
 
 from __future__ import annotations
 
@@ -23,12 +19,9 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""If a pass takes fewer than ``SLACK`` times the needed entries, the next step's threshold is
-lower.
-
-If few entries are needed, the factor is larger, up to ``MOST_SLACK``, because the standard
-deviation of a count is about its square root.
-"""
+"""If a pass takes fewer than ``SLACK`` times the needed entries, the next threshold is lower. For
+few entries the factor grows up to ``MOST_SLACK``, because the standard deviation of a count is
+about its square root."""
 
 SCATTER = 8.0
 """Number of standard deviations of a count that the slack covers."""
@@ -51,8 +44,7 @@ SENT = np.dtype(
         ("numel", "i8"),  # entries of each vector
         ("aim", "f8"),  # threshold of ``kernels.contract.Aim``
         ("capacity", "i8"),  # capacity of ``kernels.contract.Aim``
-        # If ``least`` to ``most`` entries were taken, all of them are sent; if more, only the
-        # ``wanted`` largest.
+        # ``least`` to ``most`` taken entries are all sent; of more, only the ``wanted`` largest.
         ("least", "i8"),
         ("wanted", "i8"),
         ("most", "i8"),
@@ -78,8 +70,7 @@ ARRIVED = np.dtype(
         ("first", "i8"),  # number of the row's first frame
         ("parts", "i8"),  # number of the row's frames
         ("factor", "f8"),  # by which the sum is multiplied
-        # The engine writes an upper bound of the sum's magnitudes, as in ``Gathered``. NaN means
-        # that the row is left to the pipeline and ``out`` was not written.
+        # Written: an upper bound of the sum's magnitudes; NaN if the pipeline must write ``out``.
         ("most", "f8"),
     ]
 )
@@ -92,8 +83,7 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 class RowKernels(Protocol):
     """Kernels of an engine that process many rows in one call.
 
-    most_in_row : largest number of entries of a row. Longer tensors are processed one by one, which
-        is faster for them, because several threads share the work on one tensor
+    most_in_row : most entries of a row; longer tensors are faster one by one, with several threads
     """
 
     @property
@@ -109,33 +99,24 @@ class RowKernels(Protocol):
         body: int,
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        """Add the gradients, take entries and encode them as frames, row by row. Stop at the first
-        row that must be left to the pipeline.
-
-        Returns that row's number, or the number of rows if none is left; and the indices and values
-        of the entries that were taken from that row's vector.
+        """Add the gradients, take entries and encode them as frames, row by row, up to the first
+        row that is left to the pipeline. Return that row's number (the number of rows if none is
+        left), and the indices and values of the entries taken from its vector.
 
         rows : table of ``SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``. The entries as other ranks will decode them are
-            written here, at the places that they have in a plain frame. If the body is plain, this
-            is the array ``frames`` itself
-        body : ``PLAIN`` or ``SIGNS``
-        dtype : dtype of the vectors
+        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at their
+            places in a plain frame; the array ``frames`` itself if the body is plain
         """
 
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """For each row, check its frames and write ``factor`` times the sum of their entries to the
-        row's ``out``. Entries are added in the order of the frames.
-
-        rows : table of ``ARRIVED``
-        frames : table of ``FRAME``
-        head, body, dtype : as in ``send_rows``
-        """
+        """Check each row's frames, and write ``factor`` times the sum of their entries, added in
+        the order of the frames, to the row's ``out``. ``rows`` is a table of ``ARRIVED``,
+        ``frames`` one of ``FRAME``; the other arguments are as in ``send_rows``."""
 
 
 def address(x: np.ndarray) -> int:
@@ -147,8 +128,7 @@ def address(x: np.ndarray) -> int:
 
 
 def rows_of(kernels: Kernels) -> RowKernels | None:
-    """Return the engine's kernels as ``RowKernels``; None if the engine has none, or the machine is
-    big-endian."""
+    """Return the engine's ``RowKernels``; None if it has none, or the machine is big-endian."""
     has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
     return cast(RowKernels, kernels) if has_rows else None
 

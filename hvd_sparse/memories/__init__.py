@@ -1,5 +1,4 @@
-"""Memories, which keep the entries of a tensor that were not sent. Each memory has a file of its
-own."""
+"""Memories, which keep the entries of a tensor that were not sent, one memory in each file."""
 
 from hvd_sparse.registry import import_siblings
 

@@ -1,8 +1,6 @@
 """Base classes of memories that apply an optimizer's momentum or moments before the selection.
-
-A direction is the vector by which the optimizer would move a parameter, before it is multiplied by
-the learning rate. The residual of these memories accumulates directions instead of gradients.
-"""
+Their residuals accumulate directions instead of gradients: the vectors by which the optimizer would
+move a parameter, before they are multiplied by the learning rate."""
 
 from __future__ import annotations
 
@@ -23,8 +21,7 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory(Memory):
-    """Base class of the memories whose states accumulate an optimizer's directions, which are its
-    updates before they are multiplied by the learning rate."""
+    """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
@@ -38,8 +35,7 @@ class DirectionMemory(Memory):
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the options that all subclasses have, and those named ``fractions``, which must be
-        in [0, 1)."""
+        """Check the options of all subclasses, and that those named ``fractions`` are in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
@@ -80,8 +76,7 @@ class Moments(NamedTuple):
     """An optimizer's moments of one tensor: SGD's velocity, or Adam's mean and second moment. A
     memory can continue from an optimizer's moments, and an optimizer from a memory's.
 
-    arrays : the moments, flat, by the names of the memory's arrays; empty if there are none to
-        continue from
+    arrays : the moments, flat, by the names of the memory's arrays; empty if there are none
     steps : number of steps that the optimizer has made so far
     ranks : number of ranks over which the optimizer's gradients are averaged, while a memory sees
         the gradients of one rank; 1 for a tensor that is never compressed
@@ -98,11 +93,10 @@ class DirectionState(ResidualState, Generic[Options]):
 
         residual' = residual + direction,  where sent entries become +0.0
 
-    Subclasses compute the direction (``_direct``). The optimizer multiplies an entry by the
-    learning rate of the step in which it is sent. If the rate falls, entries that wait for long
-    therefore count less, which gave better accuracy than the rate of the step in which they were
-    added (docs/results/accuracy-ways.md). Entries that are sent at rate 0 would be lost, so a step
-    at rate 0 sends nothing, adds nothing and keeps the residual.
+    Subclasses compute the direction (``_direct``). An entry is multiplied by the learning rate of
+    the step in which it is sent, which gave better accuracy than the rate of the step in which it
+    was added (docs/results/accuracy-ways.md). Entries that are sent at rate 0 would be lost, so a
+    step at rate 0 sends nothing, adds nothing and keeps the residual.
     """
 
     _vectors: ClassVar[dict[str, str]]
@@ -172,12 +166,9 @@ class DirectionState(ResidualState, Generic[Options]):
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
         """Return the gradient, rescaled if its norm exceeds the limit for one rank; then in ``out``
-        if it is given, because writing to new memory takes several times as long.
-
-        The limit is chosen so that N independent gradients with this norm have an average (or a
-        sum, if Horovod sums) with the norm ``clip_norm``: their average has 1 / sqrt(N) of their
-        norm, and their sum sqrt(N) times their norm.
-        """
+        if it is given, because writing to new memory takes several times as long. The limit is
+        chosen so that N independent gradients of this norm have an average (or a sum, if Horovod
+        sums) of the norm ``clip_norm``, as in ``MomentumCorrection``."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -186,8 +177,7 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
-        """Return the direction of weight decay, or None if there is none. If Horovod sums over N
-        ranks, each rank adds 1 / N of the penalty's gradient."""
+        """Return weight decay's direction, or None; 1 / N of it if Horovod sums over N ranks."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
@@ -205,8 +195,7 @@ class DirectionState(ResidualState, Generic[Options]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient and the direction that the kernels compute from it. If the direction is
-        None, the gradient itself is accumulated."""
+        """Return a gradient, and the direction to compute from it; None for the gradient itself."""
         raise NotImplementedError
 
     def compensate(
@@ -258,8 +247,7 @@ class DirectionState(ResidualState, Generic[Options]):
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Note that this step has written new versions of these vectors, which ``commit`` then
-        keeps."""
+        """Note that this step has written new versions of these vectors, for ``commit`` to keep."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -302,11 +290,9 @@ MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
 
 
 class VelocityState(DirectionState[MomentumOptions]):
-    """The residual of one tensor, which accumulates the directions of SGD with momentum.
-
-    As in torch, the velocity does not change while the momentum is 0. The gradient itself is
-    accumulated then, and while the velocity is not allocated.
-    """
+    """The residual of one tensor, which accumulates the directions of SGD with momentum. As in
+    torch, the velocity does not change while the momentum is 0. The gradient itself is accumulated
+    then, and while the velocity is not allocated."""
 
     velocity: DoubleBuffer
     _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
@@ -329,8 +315,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a copy of the velocity, scaled so that SGD can continue from it without this
-        memory."""
+        """Return a copy of the velocity, scaled so that SGD can continue without this memory."""
         raise NotImplementedError
 
     @property
@@ -338,8 +323,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient times 1 - dampening, or the gradient itself if it starts the
-        velocity."""
+        """Return the gradient times 1 - dampening, or as it is if it starts the velocity."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

@@ -27,8 +27,7 @@ from hvd_sparse.types import TensorSpec
 
 @lru_cache(maxsize=8)  # all tensors of a step have the same arguments
 def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return three momenta of NAdam: the product of the momenta from step 1 to ``step``, the
-    momentum of this step, and that of the next step."""
+    """Return NAdam's momenta: the product of those up to ``step``, this step's and the next's."""
     steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
     now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
@@ -56,8 +55,8 @@ class AdamCorrection(DirectionMemory):
     Notes
     -----
     Adam after the exchange would not work, because an entry arrives rarely, as the sum of many
-    gradients. The second moment of such an entry is too large compared with its mean, so its
-    updates are too small, by a factor of about the square root of 1 / density.
+    gradients. Its second moment is too large compared with its mean, so its updates are too small,
+    by a factor of about the square root of 1 / density.
 
     Each rank has only its own gradients. Their noise has N times the variance of the noise in the
     average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
@@ -68,14 +67,12 @@ class AdamCorrection(DirectionMemory):
     for about 1 / density steps, over which v adds up its gradients, so a mean over the last ten
     steps would only delay them (docs/results/accuracy-ways.md).
 
-    The optimizer must apply the result unchanged, times its learning rate; ``optimizer=`` ensures
-    this.
+    The optimizer must only multiply the result by its learning rate; ``optimizer=`` ensures this.
 
-    For tensors that are never compressed, the reduced gradient is processed by Adam itself, or by
-    NAdam if that is the optimizer. For compressed tensors NAdam gives the same result as Adam,
-    because they differ only in how they use the mean m, which is not accumulated here. At density 1
-    the result is not that of Adam: no entry stays in the residual, so gradients are not smoothed.
-    If the optimizer has amsgrad, the largest s so far is used instead of s.
+    Tensors that are never compressed get Adam itself, or NAdam if that is the optimizer. For
+    compressed tensors NAdam gives the same result as Adam, because they differ only in how they use
+    the mean m, which is not accumulated here. At density 1 the result is not that of Adam: no entry
+    stays in the residual, so gradients are not smoothed. With amsgrad, the largest s replaces s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
     twice with rollback. Cost: one pass over m, s and v. A step without a previous threshold needs
@@ -132,8 +129,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # Adam's update has the same size for gradients of any size. If Horovod sums, the sum of N
-        # updates would therefore be N times too large.
+        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 
@@ -160,8 +156,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             return
         largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
-            # The optimizer's second moment is that of an average, which has less noise than the
-            # gradients of one rank.
+            # The optimizer's second moment is of an average, with less noise than one rank's.
             of_mean, of_square = self._unbiased(moments.steps)
             least = mean * mean * (of_mean / of_square)
             square = square + np.maximum(square - least, 0) * (moments.ranks - 1)
@@ -204,8 +199,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         return kernels.directed(gradient, at_rest), None
 
     def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Update m and s with the reduced gradient of a tensor that is never compressed, and return
-        NAdam's direction."""
+        """Return NAdam's direction for an uncompressed tensor, and update m and s."""
         mean, square = self.mean, self.square
         step, beta1 = self._numbers(), self._options.beta1
         spare = empty_like(gradient), empty_like(gradient)
@@ -233,8 +227,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
-        # The reduced gradient is already the average of the ranks, so there is no correction for
-        # their number.
+        # The reduced gradient is the ranks' average, so their number needs no correction.
         decay = self._switched["momentum_decay"]
         if decay is not None:
             return self._push_nadam(reduced, kernels, decay)

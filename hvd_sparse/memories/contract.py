@@ -1,5 +1,4 @@
-"""The contract of memories and of their states, which hold the vectors of one tensor between steps;
-and the state with a residual, from which most memories derive theirs."""
+"""The contract of memories and of their states, one for each tensor; the state with a residual."""
 
 from __future__ import annotations
 
@@ -33,19 +32,17 @@ class Accumulated(NamedTuple):
 class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
-    A step writes a new version of the state. Afterwards ``commit`` keeps the new version, or
-    ``roll_back`` drops it.
+    A step writes a new version of the state. Afterwards ``commit`` keeps it, or ``roll_back`` drops
+    it. ``step``, ``is_average`` and ``density`` are set before each step, ``gain`` and ``settings``
+    by ``tune``, only for memories with ``finishes``.
 
     Attributes
     ----------
-    step : number of the tensor's completed steps, which seeds random numbers; set before each step
-    is_average : the ranks' gradients are averaged, not summed; set before each step
-    density : density of the step: 1 if it runs dense, None if the method has no density; set before
-        each step
-    gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense. Only
-        for memories with ``finishes``, after ``tune``
-    settings : the optimizer's settings that must be equal on all ranks, as text. Only for memories
-        with ``finishes``, after ``tune``
+    step : number of the tensor's completed steps, which seeds random numbers
+    is_average : the ranks' gradients are averaged, not summed
+    density : density of the step: 1 if it runs dense, None if the method has no density
+    gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense
+    settings : the optimizer's settings that must be equal on all ranks, as text
     """
 
     step = 0
@@ -68,8 +65,7 @@ class MemoryState:
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Set learning rate, momentum and similar settings to those that the optimizer now has for
-        this tensor. Only for memories with ``finishes``."""
+        """Set learning rate, momentum and so on to the optimizer's. Only for ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -84,8 +80,7 @@ class MemoryState:
         """
 
     def take_all(self) -> np.ndarray:
-        """Return a copy of the accumulated vector for a dense step, which sends all of it, and
-        clear the residual."""
+        """Return a copy of the accumulated vector for a dense step, and clear the residual."""
         raise NotImplementedError
 
     def finish(
@@ -105,12 +100,10 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version, because the step has failed. With ``rollback``, the state is then
-        as before the step."""
+        """Drop the new version of a failed step; with ``rollback``, the state is as before it."""
 
     def add(self, returned: Selection) -> None:
-        """Add entries that an exchange returned, because they were not applied, to the committed
-        state."""
+        """Add entries that an exchange returned as not applied to the committed state."""
 
     def move(self, zeros: Zeros) -> None:
         """Replace the vectors by zeros on an accelerator, which the function ``zeros`` allocates,
@@ -133,18 +126,15 @@ class MemoryState:
 
 
 class Memory:
-    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create the
-    states.
+    """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create states.
 
     Attributes
     ----------
     paper : key of the paper in ``papers.bib``, or None
     conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
-    adds_gradient : the accumulated vector is the residual plus this step's gradient, and nothing
-        else
-    finishes : the states have ``finish``, which processes every reduced gradient, including those
-        of tensors that are never compressed
+    adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
+    finishes : ``finish`` processes all reduced gradients, also of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : the reason why, with these options, gradients on an accelerator must be copied to
         the host, as the end of a sentence about the memory; empty if the copy is not needed
@@ -166,21 +156,15 @@ class Memory:
         return ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
-        """Return the state of a tensor before its first step.
-
-        rollback : keep the old version of the state in a second buffer until the step has succeeded
-        """
+        """Return the state of a tensor before its first step. With ``rollback``, a second buffer
+        keeps the old version until the step has succeeded."""
         raise NotImplementedError
 
 
 class DoubleBuffer:
-    """A vector with an old and a new version, until the step has succeeded.
-
-    A rank learns that a step has failed only after it has written its new residual, and subtracting
-    the gradient again would not restore the old bits. The new version is therefore written to a
-    second buffer. Without ``rollback``, ``old`` and ``new`` are the same buffer, which is written
-    in place.
-    """
+    """A vector with an old and a new version, until the step has succeeded. A rank learns that a
+    step has failed only after it has written its new residual, and subtracting the gradient again
+    would not restore the old bits. Without ``rollback``, ``old`` and ``new`` are one buffer."""
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
         self.old = aligned_zeros(numel, dtype)

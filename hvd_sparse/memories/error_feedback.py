@@ -38,11 +38,10 @@ class ErrorFeedback(Memory):
     Notes
     -----
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
-    exact. If it were rounded to the nearest number, every gradient that is small compared with its
-    residual would be lost. Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10
-    (float16) of the entry, so a 16-bit residual is not conserved exactly. float16 holds magnitudes
-    up to 65504.  The accumulated vector is in float32, and exists only while the tensor is
-    compressed.
+    exact; rounding to nearest would lose every gradient that is small compared with its residual.
+    Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of it, so the
+    residual is not conserved exactly. float16 holds magnitudes up to 65504. The accumulated vector
+    is in float32, and exists only while the tensor is compressed.
 
     State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
     it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
@@ -128,17 +127,15 @@ class Residual16State(MemoryState):
         self._is_written = True
 
     def _round(self, wide: np.ndarray, why: str) -> None:
-        """Round a vector, and store it as the residual. ``why`` gives each rounding in a step its
-        own random numbers."""
+        """Round a vector, and store it as the residual; ``why`` tells a step's roundings apart."""
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
 
     def commit(self) -> None:
         self._forget()
 
     def roll_back(self) -> None:
-        """Restore the residual from before the step. Without a second buffer, add the sent entries
-        to the residual and round it a second time; the residual then includes the failed step's
-        gradient."""
+        """Restore the residual. Without a second buffer, add the sent entries and round a second
+        time; the residual then includes the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -158,8 +155,7 @@ class Residual16State(MemoryState):
         self._round(wide, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the committed residual as float32, so that a checkpoint does not depend on the
-        format."""
+        """Return the committed residual as float32, so checkpoints do not depend on the format."""
         return {
             "residual": widen(
                 self._before if self._is_written and self._before is not None else self._kept
@@ -178,8 +174,7 @@ def widen(stored: np.ndarray) -> np.ndarray:
 
 
 def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
-    """Round float32 numbers at random, and write them to ``out`` in its format. The numbers are
-    finite, and at most ``LARGEST``."""
+    """Round float32 numbers up to ``LARGEST`` at random, to ``out`` in its format."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
     # Add a random number below one unit of the last kept bit, then cut the lower bits. The sum
@@ -208,8 +203,7 @@ def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count], from a hash of the index and the seed. The high bits are
-    the most random."""
+    """Return random bits, uint32 [count], hashed from index and seed. The high bits are best."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

@@ -30,9 +30,8 @@ class LowPass(Memory):
 
     Notes
     -----
-    For beta < 1 the sum of sent and kept entries is not the accumulated vector, by design: a part
-    of each sent entry stays in the residual, and only a part of each unsent gradient is added to
-    it.
+    For beta < 1 the sum of sent and kept entries is, by design, not the accumulated vector: a part
+    of each sent entry stays in the residual, and only a part of each unsent gradient is added.
 
     State: two vectors a tensor, also without ``rollback``, because the filter needs both the
     residual and the accumulated vector. Cost: one pass to accumulate, and one to filter.

@@ -16,8 +16,7 @@ from hvd_sparse.types import Selection, TensorSpec
 @MEMORIES.register("momentum_correction")
 @dataclass(frozen=True)
 class MomentumCorrection(MomentumMemory):
-    """Apply momentum on every rank before the selection, so that the residual accumulates
-    velocities.
+    """Apply momentum on every rank before the selection; the residual accumulates velocities.
 
         plain:     u' = momentum * u + gradient        v' = v + u'
         Nesterov:  u' = momentum * u + gradient        v' = v + gradient + momentum * u'
@@ -39,8 +38,7 @@ class MomentumCorrection(MomentumMemory):
 
     Notes
     -----
-    The optimizer must not apply momentum itself, because the reduced gradient is already a
-    velocity.
+    The optimizer must not apply momentum, because the reduced gradient is already a velocity.
 
     Methods ``dgc`` and ``redsync(variant="paper")`` use this memory.  If an SGD optimizer is passed
     (``optimizer=``), other methods use ``MomentumFeedback``, unless this memory is named.
@@ -111,8 +109,7 @@ class MomentumCorrectionState(VelocityState[MomentumCorrection]):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient plus weight decay. For a tensor that is never compressed,
-        momentum is applied first."""
+        """Return the reduced gradient, or the velocity if never compressed, plus weight decay."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:

@@ -19,9 +19,6 @@ from hvd_sparse.types import TensorSpec
 def momentum_left(momentum: float, density: float) -> float:
     """Return the velocity's momentum m at a density, as ``MomentumFeedback`` defines it.
 
-    The optimizer's momentum smooths gradients over momentum / (1 - momentum) steps. The residual
-    already smooths over about 1 / density - 1 steps, so the velocity smooths over the difference.
-
     Examples
     --------
     >>> [round(momentum_left(0.9, density), 3) for density in (1.0, 0.5, 0.2, 0.1, 0.01)]
@@ -40,8 +37,7 @@ ROUNDING = 1e-6
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
-    """Let the residual smooth gradients as momentum would, and scale the sum as SGD with momentum
-    does.
+    """Let the residual smooth gradients as momentum would, and scale the sum as SGD would.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -50,9 +46,8 @@ class MomentumFeedback(MomentumMemory):
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
-    If the density is 1 - momentum or less, m is 0, and there is no u: gradients are accumulated. On
-    dense steps, and for tensors that are never compressed, m is ``momentum``, and the result is
-    that of SGD.
+    At densities up to 1 - momentum, m is 0, and there is no u: gradients are accumulated. On dense
+    steps, and for tensors that are never compressed, m is ``momentum``, and the result is SGD's.
 
     Parameters
     ----------
@@ -64,10 +59,9 @@ class MomentumFeedback(MomentumMemory):
     Notes
     -----
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
-    * gradient / (1 - momentum) in total for each gradient. An entry stays in the residual for about
-    1 / density - 1 steps, over which v adds up its gradients. This smooths too, and a velocity
-    would delay each gradient a second time. Therefore u smooths only over the remaining steps, and
-    every gradient is multiplied once by 1 / (1 - momentum).
+    * gradient / (1 - momentum) in total for each gradient. The residual smooths too, over about 1 /
+    density - 1 steps, so a velocity would delay each gradient a second time. Therefore u smooths
+    only over the remaining steps, and every gradient is multiplied once by 1 / (1 - momentum).
 
     If the density changes, v and u are rescaled to the new m, so that the total update that is
     still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
@@ -109,8 +103,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """Number by which the sum over the ranks is multiplied. It gives the sum the scale of SGD's
-        velocity, whose momentum may be larger than the momentum m of this memory's velocity."""
+        """Factor that gives the ranks' sum the scale of SGD's velocity, whose momentum is not m."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
@@ -129,8 +122,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale residual and velocity to this step's density, so that the total update that is
-        still to be applied stays the same."""
+        """Rescale v and u to this step's density, keeping the total update still to be applied."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as in torch, the velocity does not change without momentum
@@ -169,8 +161,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a velocity from which SGD can continue without this memory. The residual is not
-        included, because SGD has no vector for it."""
+        """Return a velocity for SGD to continue from. SGD has no vector for the residual."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
@@ -195,8 +186,7 @@ class MomentumFeedbackState(VelocityState[MomentumFeedback]):
         self._before = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors. Without second buffers, add the sent entries back to the
-        residual."""
+        """Drop the new vectors. Without second buffers, add the sent entries back."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._at = self._before
         self._before = None

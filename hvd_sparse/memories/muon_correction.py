@@ -44,21 +44,18 @@ class MuonCorrection(AdamCorrection):
 
     Notes
     -----
-    The optimizer applies the reduced updates unchanged, times the learning rate, and does not
-    orthogonalize them again. If Muon ran after the exchange, it would orthogonalize a matrix that
-    has few non-zero entries.
+    The optimizer multiplies the reduced updates by its learning rate, and does not orthogonalize
+    them again. Muon after the exchange would orthogonalize a matrix that has few non-zero entries.
 
     At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
-    updates for each rank's own gradients, while Muon computes the update for the average gradient.
-    The two are equal if the ranks' gradients are equal; otherwise the average of the updates is
-    shorter.
+    updates for each rank's gradients, while Muon computes the update for the average gradient. They
+    are equal if the ranks' gradients are; otherwise the average of the updates is shorter.
 
     If this memory is named, every tensor of two or more dimensions is treated as a matrix. With
-    ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
-    usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
-    one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
-    the last two dimensions. For tensors that are never compressed, the reduced gradient is
-    processed by Muon itself, or by Adam.
+    ``optimizer=``, its parameter groups decide which tensors are matrices; embeddings usually are
+    not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with one row per
+    output channel. Other tensors of more than two dimensions are stacks of matrices in the last
+    two. Tensors that are never compressed get Muon itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     other tensors; all twice with rollback. Cost: three passes, and the iteration of all matrices on
@@ -105,8 +102,7 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """The momentum m and the residual v of a matrix; or m, s and v of Adam for another tensor.
-    ``mean`` holds m in both cases."""
+    """Momentum m and residual v of a matrix, or Adam's m, s and v. ``mean`` holds m in both."""
 
     _options: MuonCorrection
 
@@ -117,13 +113,9 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Set the settings to the optimizer's. If they include a momentum, the tensor is treated as
-        a matrix by Muon, otherwise by Adam.
-
-        Raises
-        ------
-        InvalidOption : the settings are Muon's, and the tensor has fewer than two dimensions
-        """
+        """Set the settings to the optimizer's. If they include a momentum, Muon treats the tensor
+        as a matrix, otherwise Adam. Raises InvalidOption if the settings are Muon's, and the tensor
+        has fewer than two dimensions."""
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(
@@ -142,8 +134,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if not self._is_matrix:
             self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # An update has the same size for gradients of any size, so if Horovod sums N updates, each
-        # rank adds 1 / N of its own.
+        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
         share = 1.0 if self.is_average else 1 / world_size
         return self._orthogonalized(gradient, kernels, share), None
 

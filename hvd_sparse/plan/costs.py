@@ -37,8 +37,7 @@ Numbers = Any  # a float or an array of floats
 
 @dataclass(frozen=True)
 class Line:
-    """A time as a function of a size: ``start_s + byte_s * size`` seconds. The size is a message's
-    number of bytes, or a computation's number of entries."""
+    """A time of ``start_s + byte_s * size`` seconds. The size is bytes, or entries of computing."""
 
     start_s: float
     byte_s: float
@@ -102,8 +101,7 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return lists of tensor names. The tensors of a list had gradients in the same steps.
-        Lists without a compressed tensor are left out."""
+        """Return lists of tensors, at least one compressed, with gradients in the same steps."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -176,12 +174,9 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Return a line fitted to pairs of (size, seconds), which have two or more different sizes. Its
-    coefficients are at least 0.
-
-    The fit minimizes the relative errors of each size's median time, because the times of long
-    messages would outweigh those of short ones otherwise.
-    """
+    """Return a line, with coefficients of at least 0, fitted to pairs of (size, seconds) of two or
+    more different sizes. The fit minimizes the relative errors of each size's median time, because
+    the times of long messages would outweigh those of short ones otherwise."""
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, seconds in samples:
         by_size[size].append(seconds)

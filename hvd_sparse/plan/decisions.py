@@ -21,18 +21,15 @@ EFFORT = 50_000_000
 """Upper bound of layers^2 * groups in the search. For 1,000 layers, it takes about a second."""
 
 GRID = 48
-"""Number of steps of the logarithmic grid of densities; a grid keeps roundings from changing a
-choice."""
+"""Steps of the logarithmic grid of densities; a grid keeps roundings from changing a choice."""
 
 Plan = tuple[int, ...]
-"""The end of each group of layers in backward order; for example, (2, 5) has the groups of layers 0
-to 1 and 2 to 4."""
+"""The end of each group in backward order; (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
 
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """The planned groups (``compressor.plan``) and the measured costs. All ranks have the same
-    plan.
+    """The planned groups (``compressor.plan``) and measured costs, the same on all ranks.
 
     Attributes
     ----------
@@ -59,17 +56,15 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the plan with the shortest predicted step; its groups may be the default groups.
-        Tensors that have gradients in different steps, because they belong to different optimizers,
-        are never in one group."""
+        """Return the plan with the shortest predicted step; its groups may be the default groups. A
+        group has no tensors with gradients in different steps, as different optimizers have."""
         specs, configuration = costs.specs, costs.configuration
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
         for keys in costs.families():
             buckets, ends_s = _plan_family(keys, costs)
             chosen += buckets
-            # The time of a step that the model does not predict. The steps were measured with the
-            # default groups.
+            # The time that the model does not predict, from steps with the default groups.
             rest_s = max(0.0, costs.whole_s(keys[0]) - ends_s["default"])
             predicted_s = {way: total + ends_s[way] + rest_s for way, total in predicted_s.items()}
         planned = {position for bucket in chosen for position in bucket}
@@ -133,8 +128,7 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
         + partition_end_s(instance, [[places[position] for position in part] for part in parts])
         for way, parts in buckets.items()
     }
-    # The search covers only contiguous groups, and ignores that Horovod fuses messages. So compare
-    # its result with the other groupings.
+    # The search tries only contiguous groups, and ignores that Horovod fuses messages.
     quickest = min(ends_s, key=ends_s.__getitem__)
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
 
@@ -155,8 +149,7 @@ def _layers_of(
             f"gradients of {', '.join(unknown)} were timed, but these tensors are not registered: "
             "register all tensors before the first step"
         )
-    # Tensors with equal times are sorted by descending position, because a backward pass runs in
-    # reverse order.
+    # A backward pass runs in reverse order, so equal times are sorted by descending position.
     seen = sorted((ready_s[spec.key], -i) for i, spec in enumerate(specs) if spec.key in wanted)
     layers, ends_s = [], [0.0]
     for at_s, place in seen:
@@ -180,8 +173,7 @@ def _apart_where_needed(
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """The planning problem: layers in backward order, and the costs of grouping them, by the model
-    of shi2020mgs.
+    """The planning problem: layers in backward order, and the costs of shi2020mgs to group them.
 
     Selecting and encoding interrupt the backward pass, and messages are sent one after the other:
 
@@ -214,8 +206,7 @@ class Instance:
         return int(self.backward_s.size)
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        """Return the seconds of backward pass, selecting and encoding for a group of the layers
-        [start, stop)."""
+        """Return the seconds of backward pass, selecting and encoding of layers [start, stop)."""
         calls_s = self.select.start_s * ((stop - start) if self.per_tensor else 1)
         entries_s = self.select.byte_s * self._between("_numel", start, stop)
         return self._between("_backward_s", start, stop) + calls_s + entries_s
@@ -281,12 +272,10 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 
 
 def best_plan(instance: Instance) -> Plan:
-    """Return the plan whose step ends earliest, with as few groups as possible.
-
-    The search is dynamic programming over the boundaries between groups. If each group has a
-    constant cost, it also covers the number of groups, as far as ``EFFORT`` allows. This departs
-    from shi2020mgs, whose greedy choice is not optimal (docs/adr/0019-planner.md).
-    """
+    """Return the plan whose step ends earliest, with as few groups as possible, by dynamic
+    programming over their boundaries. If each group has a constant cost, the number of groups is
+    searched too, as far as ``EFFORT`` allows. shi2020mgs chooses greedily, which is not optimal
+    (docs/adr/0019-planner.md)."""
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
     is_counted = call_s > 0.0
@@ -312,14 +301,12 @@ def best_plan(instance: Instance) -> Plan:
 
 @dataclass(frozen=True)
 class HiddenDensities:
-    """The densities that ``density="hiding"`` found, and the measured costs. All ranks have the
-    same values.
+    """The densities that ``density="hiding"`` found, and measured costs, the same on all ranks.
 
     Attributes
     ----------
     c_max : largest compression ratio; no density is below 1 / c_max
-    densities : by name, the density of each compressed tensor that had a gradient in a measured
-        step
+    densities : by name, the density of each compressed tensor whose gradient was measured
     hidden : number of messages that are predicted to end before the next message is ready
     messages : number of messages of a step
     backward_s : seconds from the first gradient to the last, including selection
@@ -341,9 +328,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose, for each message, the largest density at which it hides behind the backward pass,
-        as in the abstract of shi2020lags. The rule that decides whether a message hides is our own
-        (``largest_hidden``)."""
+        """Choose for each message the largest density at which it hides behind the backward pass,
+        as in the abstract of shi2020lags. The rule for this (``largest_hidden``) is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -391,13 +377,9 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
     """Choose the largest size of each message at which it hides. Return the number of each chosen
     size, and the end time of each message.
 
-    Messages are sent one after the other, each as soon as it is ready. A message hides if it ends
-    before the next one is ready:
-
-        available time = ready(next) - max(ready(this), end(previous))
-
-    A message that does not hide at any size gets the smallest size, and delays the next message.
-    The last message gets the smallest size too, because no gradient follows it.
+    Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
+    at most ``ready(next) - max(ready(this), end(previous))`` seconds. One that does not hide at any
+    size gets the smallest, and delays the next. The last gets it too, as no gradient follows.
 
     ready_s : time at which each message is ready, float64 [messages], ascending
     takes_s : seconds of each message at each size, float64 [messages, sizes], with ascending sizes

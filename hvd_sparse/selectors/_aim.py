@@ -1,13 +1,10 @@
-"""Aims: thresholds at which the pass that adds the gradient also collects entries.
+"""Aims: thresholds at which the pass that adds the gradient also collects entries (candidates).
 
-A memory adds the gradient to the residual in one pass over the tensor. If the selector gives an
-aim, this pass also collects the entries that reach the aim's threshold. The collected entries are
-called candidates. The selector then selects among them, and needs no pass of its own.
+The selector then selects among the candidates, and needs no pass of its own.
 
 An aim lies slightly below the threshold of the tensor's previous step, so that the candidates
-include all entries that will be selected. The other candidates go back to the residual. The
-distance between the aim and the previous threshold (the margin) adapts to the number of candidates,
-because too few candidates cost another pass, while too many only make the list longer.
+include all entries that will be selected; the others go back to the residual. This distance (the
+margin) adapts, because too few candidates cost another pass, and too many make the list longer.
 """
 
 from __future__ import annotations
@@ -29,8 +26,7 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. If more entries reach the aim, its threshold is
-unsuitable, and the pass collects none."""
+"""Capacity of an aim, as a multiple of k. If more entries reach it, the pass collects none."""
 
 FEW = 4096
 """The capacity of an aim is at least k plus this number, because so short a list costs little."""
@@ -41,9 +37,8 @@ class Cut:
     """A selector's decision about the candidates: the ``count`` largest of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : threshold from which the next step starts. If it is None, the next step starts from
-        the aim's threshold if all candidates are selected, and otherwise from the smallest selected
-        magnitude
+    threshold : where the next step starts. None means at the aim's threshold if all candidates are
+        selected, and otherwise at the smallest selected magnitude
     """
 
     count: int
@@ -57,9 +52,8 @@ class Miss:
     """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
     count : number of entries that reach the aim; None if they exceed its capacity
-    is_sure : False in a group of tensors if the entries of one tensor exceeded that tensor's
-        capacity. The number for the whole group is then unknown, and may be within the aim's
-        capacity
+    is_sure : False in a group of tensors if the entries of one exceeded its capacity. The number
+        for the group is then unknown, and may be within the aim's capacity
     """
 
     aim: Aim
@@ -84,15 +78,9 @@ class Miss:
 def aim_below(
     warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
 ) -> Aim | None:
-    """Return an aim whose threshold lies below ``warm``, the threshold of the previous step, by the
-    fraction ``margin``.
-
-    Return None if no entries are wanted, or ``warm`` is None or subnormal, because some threads
-    flush subnormal numbers to zero.
-
-    count : k, the number of entries to select
-    brings : as in ``Aim``
-    """
+    """Return an aim that lies by the fraction ``margin`` below ``warm``, the threshold of the
+    previous step. ``count`` is k. Return None if k is 0, or ``warm`` is None or subnormal, because
+    some threads flush subnormal numbers to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     return Aim(
@@ -107,15 +95,9 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim.
-
-    The margin grows at once if there were fewer candidates than needed, or hardly more. It narrows
-    slowly if there were clearly more, and is halved if they exceeded the capacity.
-
-    margin : the last margin, or None at the first step
-    found : number of candidates; None if they exceeded the aim's capacity
-    needed : number of candidates that the selector needs
-    """
+    """Return the margin of the next aim. It grows at once if there were fewer candidates than
+    needed, or hardly more. It narrows slowly if there were clearly more, and is halved if they
+    exceeded the capacity (``found`` is None). The last margin is None at the first step."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

@@ -1,9 +1,6 @@
-"""Search for a threshold that about a wanted number of entries reach.
-
-The search counts the entries that reach a threshold, and narrows a bracket [low, high] of
-thresholds with count(low) > wanted > count(high). It ends when a count lies in a band around the
-wanted number, or when no other threshold fits between low and high.
-"""
+"""Search for a threshold that about a wanted number of entries reach. The search counts entries,
+and narrows a bracket [low, high] with count(low) > wanted > count(high), until a count lies in a
+band around the wanted number, or no other threshold fits between low and high."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from hvd_sparse.types import Selection
 
 @dataclass(frozen=True)
 class Band:
-    """A search accepts any number of entries from ``least`` to ``most``. If it finds no such
-    threshold, exactly ``wanted`` entries are selected."""
+    """The counts that a search accepts; if it finds none, exactly ``wanted`` are selected."""
 
     least: int
     wanted: int
@@ -43,8 +39,7 @@ def band_around(count: int, tolerance: tuple[float, float]) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds and the numbers of entries that reach them: too many reach ``low``, and too
-    few reach ``high``."""
+    """Two thresholds, with their counts: too many entries reach ``low``, too few reach ``high``."""
 
     low: float
     high: float
@@ -67,9 +62,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Estimate the threshold that ``wanted`` entries reach, by linear interpolation of log(count)
-    between the ends of the bracket, because log(count) is nearly linear in the tails of gradients.
-    The threshold keeps a distance from both ends, so that the bracket shrinks."""
+    """Estimate the threshold that ``wanted`` entries reach by interpolation of log(count), which is
+    nearly linear in the tails of gradients. It keeps a distance from both ends of the bracket."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -168,8 +162,7 @@ def search_threshold(
     """Find a threshold that a number of entries within the band reach, and take these entries.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
-    number of the vector's precision lies strictly inside the bracket, for example because of equal
-    magnitudes. Then exactly the wanted number of largest entries is taken.
+    number of the dtype lies inside the bracket. Then exactly the wanted number of largest is taken.
 
     first : threshold of the first count
     search : how the next threshold is computed: "bisection" or "log_count"

@@ -33,8 +33,7 @@ class Found(NamedTuple):
     is_fallback : exact top-k made the selection, because a search did not converge or too many
         entries reached the threshold
     memo : further state for this tensor's next step; JSON-serializable
-    is_one_pass : the memory's pass, which added the gradient, collected all entries that were
-        needed (see ``Selector.aim``)
+    is_one_pass : the memory's pass collected all needed entries (see ``Selector.aim``)
     is_taken : the selected entries have already been set to +0.0 in the vector
     """
 
@@ -53,8 +52,7 @@ class Context(NamedTuple):
     moments : statistics of the vector; None if they have not been computed yet
     warm, memo : ``threshold`` and ``memo`` of the tensor's previous ``Found``
     rng : random number generator for this seed, tensor and step, or a function that creates it
-    gradient : the vector that this step added to the residual: the gradient, or what the memory
-        made of it
+    gradient : the vector that was added to the residual: the gradient, or a memory's direction
     miss : the aim of this step, if its candidates could not be used
     reached : number of candidates, if the kernels read the list of candidates instead of the vector
     kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
@@ -87,9 +85,8 @@ class Context(NamedTuple):
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous step's threshold, and the number of passes so
-        far. The entries are None if the threshold is ``steps`` steps old, or if no entry or more
-        than ``most`` entries reach it."""
+        """Return the entries that reach the previous threshold, and the passes so far. The entries
+        are None if the threshold is ``steps`` steps old, or none or more than ``most`` reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -123,8 +120,7 @@ class Selector:
         signs)
     pass_limit : upper bound of ``Found.passes`` for any data
     needs_rng : the selector draws random numbers, and has an option ``seed``
-    needs_gradient : the selector needs ``Context.gradient``, the vector that this step added to the
-        residual
+    needs_gradient : the selector needs the vector that was added to the residual
     is_unbiased : the expectation of the sent vector is the accumulated vector, so that no residual
         is needed
     has_shared_indices : all ranks select the same indices
@@ -202,24 +198,18 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim for a tensor of ``numel`` entries, or None.
-
-        The memory adds the gradient to the residual in one pass. With an aim, this pass also
-        collects the entries that reach the aim. ``warm`` and ``memo`` are as in ``Context``.
-        """
+        """Return the aim for a tensor of ``numel`` entries, or None. The memory's pass then also
+        collects the entries that reach it. For ``warm`` and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the numbers of candidates that ``cut`` accepts: all candidates are selected if
-        their number lies in the band, and the ``wanted`` largest if there are more. None for
-        selectors that override ``cut``, because their decision depends on more than the number of
-        candidates."""
+        """Return the numbers of candidates that ``cut`` accepts: within the band all are selected,
+        above it the ``wanted`` largest. None if a ``cut`` of its own decides by more than that."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Decide how many of the candidates ``taken``, the entries that reached the aim in the
-        memory's pass, are selected. Return None if the selector must search the whole vector
-        instead."""
+        """Decide how many of the candidates ``taken``, which the memory's pass collected, are
+        selected. Return None if the selector must search the whole vector instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -232,8 +222,7 @@ class Selector:
         return kept
 
     def measures(self, numel: int) -> int:
-        """Return the number of statistics that ``measure`` computes from a vector of ``numel``
-        entries."""
+        """Return how many statistics ``measure`` computes from a vector of ``numel`` entries."""
         raise NotImplementedError
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
@@ -246,8 +235,7 @@ class Selector:
         raise NotImplementedError
 
     def at_density(self: Self, density: float) -> Self:
-        """Return this selector with another density; a selector without a density returns
-        itself."""
+        """Return this selector with another density, or itself if it has no density."""
         return self
 
 

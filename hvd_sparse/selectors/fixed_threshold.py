@@ -12,8 +12,7 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim above the threshold, as a multiple of the largest number of entries that may
-be sent."""
+"""Capacity of an aim above the threshold, as a multiple of the most entries to be sent."""
 
 
 @SELECTORS.register("fixed_threshold")

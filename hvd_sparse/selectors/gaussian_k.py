@@ -93,8 +93,7 @@ class GaussianK(DensitySelector):
         found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
-        # If there are more than ``most`` candidates, every count is either exact or known to
-        # exceed ``most``.
+        # Above ``most`` candidates, every count is exact or known to exceed ``most``.
         needed = max(found.selection.count, most + 1)
         return found._replace(memo=context.margin_for(needed))
 

@@ -61,8 +61,7 @@ class RedsyncSigns(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         is_negative = context.age % 2 == 1
         side = (np.minimum if is_negative else np.maximum)(accumulated, 0)
-        # The context's moments and threshold are those of the whole vector, so they are not used
-        # here.
+        # The context's moments and threshold are of the whole vector, so they are not used.
         found = self._inner.find(side, Context(kernels=context.kernels))
         kept = found.selection
         mean = kept.values.mean(dtype=np.float64) if kept.count else 0.0

@@ -63,8 +63,7 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first threshold that at least ``wanted`` entries reach, and the number of
-        passes."""
+        """Return the first threshold that ``wanted`` or more entries reach, and the passes."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

@@ -62,8 +62,7 @@ def exponential(tail: Tail, ratio: float) -> float:
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of the generalised Pareto distribution, fitted by
-    moments, exceeds."""
+    """Return the value that a fraction ``ratio`` of a generalised Pareto fit by moments exceeds."""
     # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
@@ -90,8 +89,7 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""The fits of the first stage and of later stages, for each value of the option
-``distribution``."""
+"""The fits of the first and the later stages, for each value of ``distribution``."""
 
 
 @SELECTORS.register("sidco")
@@ -220,8 +218,7 @@ class History:
         return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after another step. After ``adapt_every`` steps the number of stages
-        is reviewed, and may change."""
+        """Return the history after a step. Every ``adapt_every`` steps, the stages are reviewed."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)

@@ -1,19 +1,14 @@
 """Redistribution of the ranks' states if the number of ranks changes.
 
-When the residuals are sent, the optimizer gets their sum over the ranks, multiplied by Horovod's
-factor. On N ranks, this factor is 1/N for Average; for Sum, it does not depend on N. The product
-must not change when N ranks become M ranks. So every new rank gets the same residual:
+The optimizer gets the sum of the ranks' residuals times Horovod's factor: 1/N for Average on N
+ranks, a constant for Sum. This product must not change when N ranks become M (docs/adr/0017):
 
     reduction  residual of each new rank       factor * sum over the new ranks
     Average    the mean of the N residuals     (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum        the sum, divided by M           M * (sum / M)          =  sum
 
-Sums are computed in float64 and rounded once. Velocities are redistributed like residuals. New
-ranks get the mean of arrays that are equal on all ranks, or are each rank's estimate of the same
-quantity. Thresholds and measured densities are reset.
-
-In an elastic run, ranks notice a lost worker at different times. Therefore every rank keeps,
-besides its last commit, other states from which the ranks may have to resume (docs/adr/0017).
+Velocities are redistributed like residuals. New ranks get the mean of arrays that are equal on all
+ranks, or are each rank's estimate of one quantity. Thresholds and measured densities are reset.
 """
 
 from __future__ import annotations
@@ -32,8 +27,7 @@ from hvd_sparse.state.state_check import check_form
 from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
-"""Names of memories' arrays that are the same on every rank, or each rank's own estimate of the
-same quantity."""
+"""Names of memories' arrays that are equal on all ranks, or are estimates of one quantity."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
@@ -108,8 +102,7 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state. For "config", leave out the options that may differ between
-    ranks."""
+    """Return a field of a state; "config" without the options that may differ between ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -149,13 +142,10 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's new state, after the number of ranks has changed. The old
-    ranks' arrays are summed by allreduces, so all ranks must call this.
-
-    mine : this rank's old state; None if the rank is new
-    chosen : the old state of any old rank, with [dtype, length] in place of each array
-    holders : number of ranks that have an old state
-    """
+    """Return the tensors of this rank's new state, after the number of ranks has changed.
+    Allreduces sum the arrays of the ``holders`` ranks with an old state, so all ranks must call
+    this. ``mine`` is this rank's old state, None if the rank is new; ``chosen`` the old state of
+    any rank, with [dtype, length] in place of each array."""
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
     for key in chosen["model"]:
@@ -174,8 +164,7 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` is 0 at first, and grows by 1 whenever the ranks
-    rejoin."""
+    """A state that this rank keeps. ``generation`` is 0, and grows when the ranks rejoin."""
 
     generation: int
     state: State
@@ -191,11 +180,10 @@ class Held:
 class Commits:
     """The states of this rank from which the ranks of an elastic run may resume.
 
-    The last two commits are kept, because another rank may be one commit behind. Until this rank
-    has made two commits since the last rejoining, up to two more states are kept. One is this
-    rank's copy of the state from which the ranks resumed then. The other is the state after that
-    rejoining. If this rank notices a failure, its state at the failure replaces the latter, because
-    another rank may have committed in the same step.
+    Ranks notice a lost worker at different times. The last two commits are kept, because another
+    rank may be one commit behind. Until this rank has made two commits since the last rejoining, it
+    also keeps its copy of the state from which the ranks resumed then, and the state after that
+    rejoining, or at a later failure, because another rank may have committed in the same step.
     """
 
     def __init__(self) -> None:
@@ -212,13 +200,11 @@ class Commits:
         older = [held for held in self._commits if held.point != new.point]
         self._commits = [new, *older[:1]]
         if older and older[0].generation == self._generation:
-            # Ranks are at most one commit apart, so every rank has committed since the last
-            # rejoining, and no rank resumes from an earlier state.
+            # Ranks are at most one commit apart, so none resumes from before the last rejoining.
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the last commit. The present state, ``state``, is kept until the ranks have
-        rejoined."""
+        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live
@@ -230,13 +216,8 @@ class Commits:
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
         """Return this rank's state after the ranks have changed. All ranks must call this.
-
-        state : this rank's present state; it has no tensors if the rank is new
-
-        Raises
-        ------
-        RankMismatch : on all ranks, if a rank does not have the state from which the others resume
-        """
+        ``state`` is the present one, without tensors if the rank is new. Raises RankMismatch, on
+        all ranks, if a rank does not have the state from which the others resume."""
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
         kept = (live, *self._commits, self._base, self._loose)
@@ -265,8 +246,7 @@ class Commits:
         generation = 1 + max(point[0] for each in told for point in each["held"])
         joined = Held(generation, {**live.state, **place, "tensors": tensors})
         self._base, self._loose = mine, joined
-        # This allgather is a barrier. After it, a rank may commit, because all ranks have the
-        # joined state.
+        # After this barrier, a rank may commit, because all ranks have the joined state.
         gatherer.tell_all("joined")
         self._generation, self._is_rejoining = joined.generation, False
         return dict(joined.state)
@@ -277,8 +257,7 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     of the same step. Raises RankMismatch if a rank should have it, but does not."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    # If some ranks were in the run before, ignore the states of new workers, which may have loaded
-    # an older checkpoint.
+    # Ignore new workers if others were in the run: they may have loaded an older checkpoint.
     old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]
@@ -298,9 +277,8 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank was in the run at ``point``, judging by the points of its kept states.
-    Kept points of generation 0 prove this only if ``point`` is of generation 0, because workers
-    that came later have such points too."""
+    """Return whether a rank was in the run at ``point``, judging by its kept states. Those of
+    generation 0 prove only generation 0, because workers that came later have such states too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held

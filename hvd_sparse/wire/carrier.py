@@ -1,8 +1,6 @@
-"""Carrier: the tiny tensor that ``compress`` returns, and that Horovod allreduces in place of the
-gradient.
+"""Carrier: the tiny tensor that ``compress`` returns, and Horovod allreduces for the gradient.
 
-The selected entries are sent by an allgather, because an allreduce cannot sum indices. Each rank
-writes the entries below to its carrier. The sum over the ranks proves that all ranks agree:
+Each rank writes these entries; their sum over the ranks proves that all agree (docs/adr/0001):
 
     entry              scale     meaning of its sum
     1                  1         the factor that Horovod applied: Sum, Average or predivide
@@ -20,9 +18,8 @@ writes the entries below to its carrier. The sum over the ranks proves that all 
 All entries after the first four are scaled down, so that the carriers of different ranks are far
 from parallel. Otherwise Adasum, which averages parallel vectors, could not be told from Average.
 
-The sums of integers are recovered by rounding. So a word can only have as many bits as the dtype
-and the number of ranks allow: 20 in float64 for up to 32 ranks; in float32, 8 for 4 ranks and 5 for
-32. Carriers of 16-bit gradients are float32.
+Integers are recovered from the sums by rounding, which limits the bits of a word (docs/adr/0001).
+Carriers of 16-bit gradients are float32.
 """
 
 from __future__ import annotations
@@ -63,12 +60,8 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same arguments
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor that Horovod applied to the sum, or 0 if ``sums`` is not a multiple of the
-    expected sums over all ranks.
-
-    sums : the first ``SHARED`` entries of the reduced carrier
-    slack : tolerated relative error
-    """
+    """Return the factor that Horovod applied, or 0 unless ``sums``, the first ``SHARED`` entries of
+    the reduced carrier, are a multiple of the expected sums to a relative error of ``slack``."""
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
@@ -101,9 +94,8 @@ class CarrierLayout:
 
     def __init__(self, dtype: np.dtype, world_size: int, has_replica: bool = False) -> None:
         self.dtype, self.world_size, self.has_replica = dtype, world_size, has_replica
-        # N * word**2 is recovered by rounding from a sum of N rounded terms. A square needs twice
-        # the bits of a word, and the square of a sum of N words 2 * log2(N) more bits; three bits
-        # are left for rounding.
+        # N * word**2 is recovered from a sum of N rounded terms. A square has twice a word's bits,
+        # that of a sum of N words 2 * log2(N) more; three bits are left for rounding.
         significand = np.finfo(dtype).nmant + 1
         fitting = (significand - 3 - 2 * math.ceil(math.log2(world_size))) // 2
         bits = max(1, min(CHECKSUM_BITS, fitting))
@@ -140,8 +132,7 @@ class CarrierLayout:
             # Only now, because TensorFlow writes carriers in several threads.
             self._templates[rank] = template
         carrier = template.copy()
-        # Words and their squares are scaled to [0, SCALE), like the other entries. The factors are
-        # powers of two, so this is exact.
+        # Words and squares are scaled to [0, SCALE) by powers of two, which is exact.
         mask, (unit, squared), at, words = self._mask, self._units, SHARED, self._words
         for each in (checksum, replica) if self.has_replica else (checksum,):
             for place in self._places:
@@ -173,8 +164,7 @@ class CarrierLayout:
         """
         values = reduced.tolist()  # plain numbers, because for a dozen they are faster than arrays
         size = self.world_size
-        # Check the reduction first, because after another reduction the factor, and all that
-        # depends on it, is meaningless.
+        # Check the reduction first, because after another one the factor is meaningless.
         factor = _factor_of(tuple(values[:SHARED]), size, self._slack)
         if not factor or not math.isfinite(sum(values)):
             self._refuse_reduction(values, key)
@@ -235,8 +225,7 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the carrier layout for gradients of ``dtype``. Carriers of float64 gradients are
-    float64, all others float32."""
+    """Return the carrier layout for gradients of ``dtype``: float64 for float64, else float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

@@ -116,8 +116,7 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of a codec's frames, as a little-endian integer. They are the same
-    in all frames of one dtype."""
+    """Return the first 8 bytes of a codec's frames of one dtype, as a little-endian integer."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
@@ -138,11 +137,8 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if it is truncated, altered
-    or not a frame.
-
-    has_checksum : whether to compare the checksum
-    """
+    """Return the frame at the start of a buffer. Raises CorruptPayload if it is truncated or not a
+    frame, or, with ``has_checksum``, if the checksum shows that it was altered."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
@@ -153,8 +149,7 @@ def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
     # Check the length before any slice or allocation, because the bytes may come from any source.
     if magic != MAGIC or version != WIRE_VERSION or body_bytes > buffer.size - HEADER_BYTES:
         _refuse_start(buffer)
-    # Refuse bytes that no encoder writes, including unused bytes, so that encoding the decoded
-    # entries gives the same bytes.
+    # Refuse bytes that no encoder writes, even unused ones, so that encoding is canonical.
     if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
         raise CorruptPayload("a payload's header has values that no encoder writes")
     stop = HEADER_BYTES + body_bytes
@@ -189,10 +184,8 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the frame that fills a buffer. Raises CorruptPayload unless it is valid and was
-    encoded by this codec."""
-    # ``read_frame`` compares the checksum. After that, a wrong codec number means another codec,
-    # not altered bytes.
+    """Return the frame that fills a buffer. Raises CorruptPayload unless this codec wrote it."""
+    # The checksum is right, so a wrong codec number means another codec, not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
         raise CorruptPayload(
@@ -254,12 +247,9 @@ def decode_for(
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:
-    """Decode a frame of the tensor ``key``. Raises CorruptPayload unless the frame is valid and is
-    for a tensor with ``numel`` entries of this dtype.
-
-    The header is checked before the codec decodes, because a corrupt frame of few bytes may claim
-    to have 2**32 entries.
-    """
+    """Decode a frame of the tensor ``key``. Raises CorruptPayload unless it is valid and for a
+    tensor of ``numel`` entries of this dtype. The header is checked before the codec decodes,
+    because a corrupt frame of few bytes may claim to have 2**32 entries."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)

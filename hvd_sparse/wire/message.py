@@ -19,8 +19,7 @@ the rank's error.
                       sum of several ranks' entries overflows
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-A message contains its own length, because allgather and alltoall concatenate the messages of all
-ranks.
+Messages contain their length, because allgather and alltoall concatenate those of all ranks.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was read and checked. ``frames`` are views of the buffer that was read, by the
-    position of their tensor."""
+    """A checked message. ``frames`` are views of the buffer that was read, by tensor position."""
 
     rank: int
     step: int
@@ -94,11 +92,8 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message as uint8.
-
-    frames : frames by the position of their tensor
-    members : positions of all members; None if all of them have a frame
-    """
+    """Return a message, uint8, of frames by the position of their tensor. ``members`` are the
+    positions of all members; None if all of them have a frame."""
     everyone = sorted(frames if members is None else members)
     # Each number in the message has a tensor's position, and a flag if the tensor has no frame.
     flagged, body = [], []
@@ -170,8 +165,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
             f"a message starts with {magic!r}, version {version}, kind {kind}, which this version "
             "of hvd_sparse does not write: install one version on all ranks"
         )
-    # Check the length first, because the number of members is unreliable until the checksum is
-    # compared.
+    # Check the length first: the number of members is unreliable before the checksum.
     head_bytes = OVERHEAD_BYTES + 4 * members
     if not head_bytes <= total <= buffer.size:
         raise CorruptPayload(

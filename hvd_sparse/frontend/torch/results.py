@@ -1,18 +1,8 @@
 """Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
-A program may reset ``.grad`` before an optimizer applies the result, and so throw the result away:
-for example the discriminator's gradient in the generator's pass, the gradient of SAM's first pass,
-or that of a skipped batch. With a dense allreduce, such a result has no effect. Here, the memory
-would still send the gradient's unsent entries in later steps, so the tensor's step is taken back.
-
-A result is gone if ``.grad`` is None, another tensor or zero before the next backward pass adds to
-it. A result that is gone was applied if an optimizer that holds the parameter has finished a step
-meanwhile. If no optimizer ever finishes a step with the parameter, the result was applied if some
-parameter has changed. A result that is gone and was not applied was thrown away.
-
-Some programs, for example PCGrad, apply a combination of several results. The check ends at the
-first step that shows this: the optimizer applies other tensors than the results, or, after a result
-was thrown away, a gradient that is no multiple of the last result.
+If a program throws a result away, for example a discriminator's gradient in the generator's pass,
+the tensor's step is taken back. docs/adr/0035 has the rules by which a result counts as gone,
+applied or thrown away, and by which the check ends in programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales

@@ -21,8 +21,7 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""A list of up to this many times the wanted entries is trimmed. If more entries reach the
-threshold, the whole vector is searched for the largest."""
+"""Lists of up to this many times the wanted entries are trimmed; else the vector is searched."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""
@@ -45,16 +44,12 @@ _BITS = {
     np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
     np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
 }
-"""For each dtype, a struct that rounds a number to the dtype and one that reads its bits as an
-integer; faster than numpy scalars."""
+"""For each dtype, structs that round a number and read its bits; faster than numpy scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
-    """Compiled kernels. They read their vectors once, at the speed of the memory, and release
-    Python's global interpreter lock.
-
-    threads : number of threads for each vector; short vectors use fewer
-    """
+    """Compiled kernels. They read vectors once, at the speed of the memory, without Python's global
+    interpreter lock. ``threads`` threads work on each vector; fewer on short ones."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -62,8 +57,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Split a vector of ``numel`` entries among the threads. Return the results of
-        ``work(start, stop)`` for all parts, in order. The calling thread does the first part."""
+        """Return, in order, the results of ``work(start, stop)`` for each thread's part."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
@@ -91,8 +85,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
 
         def take(start: int, stop: int) -> tuple[int, int, Selection]:
-            # All taken entries may be in one thread's part, so each thread's list has room for the
-            # whole capacity.
+            # All entries may be in one part, so each thread's list has room for the whole capacity.
             indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
             nonfinite = np.zeros(1, np.intp)
             count = fused.add_and_take(
@@ -145,8 +138,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
-            # The lists may be much longer than needed, because the operating system allocates only
-            # the pages that are written.
+            # Long lists cost little, because the system allocates only the pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
             count = scans.take(x, start, stop, cut, indices, values, capacity)
             kept = count if count <= capacity else 0
@@ -190,8 +182,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        # Concatenate even a single list: this copies it, because a list that is a view of a message
-        # may be unaligned.
+        # Concatenate even a single list, because a view of a message may be unaligned.
         indices, values = _room(0, out)
         if parts:
             indices = np.concatenate([part.indices for part in parts])
@@ -222,9 +213,8 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold that is rounded to the dtype, or ``least`` if that is
-    larger. The default 1 is the pattern of the smallest number above 0, so zeros are never
-    taken."""
+    """Return the bit pattern of a threshold that is rounded to the dtype, but at least ``least``,
+    by default the pattern of the smallest number above 0, so that zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -1,8 +1,6 @@
-"""Compiled packing of small integers into bytes, and the Golomb code of gaps (``kernels.packing``).
-
-In a code of variable length, the place of an entry depends on all entries before it. The loops
-below work on words of 64 bits, and need only one addition for each entry to find its place.
-"""
+"""Compiled packing of small integers, and Golomb code of gaps (``kernels.packing``). In a code of
+variable length, an entry's place depends on all entries before it. The loops below work on words of
+64 bits, and find each place by one addition."""
 
 from __future__ import annotations
 
@@ -22,8 +20,7 @@ SPARE = WORD_BITS
 """Extra room in ``_unpack_unary``'s array of positions, which is written in groups of four."""
 
 BYTES_OF_GAP = 6
-"""Upper bound of the bytes of one gap's code: planes of up to 31 bits, thirds of 2 bits, and about
-3 bits of the unary part."""
+"""Upper bound of a gap's bytes: planes of 31 bits, thirds of 2, about 3 bits of unary part."""
 
 _modulus_of = njit(modulus_of)
 
@@ -151,10 +148,8 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Overwrite the remainders with the indices, and return the last index, which is the largest.
-
-    places : positions of the set bits in the unary part
-    """
+    """Overwrite the remainders with the indices, and return the last, which is the largest.
+    ``places`` are the positions of the set bits in the unary part."""
     index = before = np.int64(-1)
     for i in range(rests.size):
         place = np.int64(places[i])
@@ -191,8 +186,7 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Undo ``_split_thirds``: write the numbers. One entry beyond the last of ``is_two`` is read,
-    but not used."""
+    """Undo ``_split_thirds``. One entry beyond the last of ``is_two`` is read, but not used."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -253,8 +247,7 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Write the code of ``Packers.pack_gaps`` to ``body``, and return the number of bytes written.
-    ``body`` has room for ``BYTES_OF_GAP * (count + 8)`` bytes."""
+    """Write the code to ``body``, of ``BYTES_OF_GAP * (count + 8)`` bytes; return its length."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -287,12 +280,9 @@ def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-def]
-    """Unpack ``count`` numbers of ``width`` bits, which start at byte ``at`` of the body. Return
-    the position of the byte after them, or -1 if the body is too short or the padding is not zero.
-
-    width : at most 8
-    numbers : room for ``count + 8`` numbers
-    """
+    """Unpack ``count`` numbers of ``width`` <= 8 bits, from byte ``at`` of the body, to
+    ``numbers``, which has room for 8 more. Return the position of the byte after them, or -1 if the
+    body is too short or the padding is not zero."""
     stop = at + _bytes_of(count, width)
     if at < 0 or stop > body.size:
         return -1

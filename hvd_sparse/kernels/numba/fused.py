@@ -1,6 +1,5 @@
-"""The compiled ``accumulate_and_take``: one pass over the data adds the gradient, or an optimizer's
-direction, to the residual, and takes the entries that reach the aim's threshold. ``direct`` only
-computes a direction.
+"""The compiled ``accumulate_and_take``: one pass adds the gradient, or an optimizer's direction, to
+the residual, and takes the entries that reach the aim. ``direct`` only computes a direction.
 
 Taken entries are appended to the list by LLVM's masked compress-store, which numba does not offer.
 The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
@@ -48,12 +47,9 @@ is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
-    """Return a function that emits instructions for the SIMD vector to add at an index: entries of
-    the gradient or of the direction.
-
-    call : its first argument is the gradient, and its last the direction
-    store : emits the write of the direction's new vectors (velocity or moments)
-    """
+    """Return a function that emits the SIMD vector to add at an index: entries of the gradient, the
+    call's first argument, or of the direction, its last. ``store`` emits the write of the
+    direction's new vectors (velocity or moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
@@ -144,8 +140,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     entries to a list, and writes 0 in their place.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : append every SIMD vector to the list without a branch. Entries that were not taken
-        are overwritten by the next append
+    is_crowded : append every SIMD vector without a branch; the next one overwrites the surplus
     """
 
     def add_span(
@@ -259,14 +254,9 @@ def add_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
 ):
     """Write out = residual + the gradient or direction in [start, stop), and take the entries that
-    reach the cut.
-
-    Returns the number of taken entries, or -1 if it would exceed the capacity; then none is taken.
-
-    cut : bit pattern of the threshold, above 0
-    indices, values : the list; it has room for ``capacity + SPARE`` entries
-    nonfinite : intp [1]; the number of entries that are not finite is added to it
-    """
+    reach the cut, the bit pattern of a threshold above 0. Return their number, or -1 if it exceeds
+    the capacity; then none is taken. The lists have room for ``capacity + SPARE`` entries. The
+    number of entries that are not finite is added to ``nonfinite``, intp [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
@@ -280,8 +270,7 @@ def add_and_take(  # type: ignore[no-untyped-def]
             direction,
         )  # fmt: skip
         if count > capacity:
-            # Too many entries: write them back. The rest of the pass has an infinite cut, so it
-            # only adds and takes nothing.
+            # Too many entries: write them back; the rest gets an infinite cut, which takes none.
             for i in range(count):
                 out[indices[i]] = values[i]
             limit, count, is_full = nothing_reaches, 0, True

@@ -1,8 +1,5 @@
-"""Compiled kernels on lists of entries: take the largest, trim, add and clear.
-
-The loops that select entries have no branch on the data: since about half of the entries are kept,
-the processor could not predict it.
-"""
+"""Compiled kernels on lists of entries: take the largest, trim, add and clear. The loops that
+select keep about half of the entries, which no processor can predict, so they have no branch."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Logarithm to base 2 of the most bins of a histogram: 2,048 counters fit the first-level cache.
-Short lists use fewer bins."""
+"""Binary logarithm of a histogram's most bins: 2,048 counters fit the first-level cache."""
 
 BLOCK = 4096
 """Entries of ``assemble``'s buffer, which fits the first-level cache."""
@@ -32,8 +28,7 @@ LARGE_BYTES = 1 << 18
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return the bit patterns of x, the mask that clears a pattern's sign, and the pattern of
-    infinity."""
+    """Return x's bit patterns, the mask that clears a sign, and the pattern of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -76,10 +71,7 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 def _cut(x, count):  # type: ignore[no-untyped-def]
     """Return the bit pattern of the count-th largest magnitude, and how many of the ``count``
     largest entries have exactly this magnitude; (0, 0) if there are fewer than ``count`` non-zeros.
-
-    A histogram from the smallest to the largest magnitude shows which bin has the count-th largest.
-    This bin is divided by the next histogram, until its width is one pattern.
-    """
+    A histogram shows the bin of the count-th largest, which is divided until it is one pattern."""
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
     missing = np.int64(count)
@@ -114,8 +106,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Write the result of ``Kernels.take_largest`` to lists, which have room for one more entry.
-    Return the number of entries."""
+    """Write ``Kernels.take_largest`` to lists with a spare place. Return the number of entries."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0
@@ -130,9 +121,8 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
 
 @njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Write the result of ``Kernels.trim`` to lists, which have room for one more entry. Return the
-    number of entries and their smallest magnitude. If ``gives_back``, write the other entries back
-    to ``out``."""
+    """Write the result of ``Kernels.trim`` to lists with one spare place. Return the number of
+    entries and their smallest magnitude. If ``gives_back``, write the others back to ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -206,11 +196,9 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
-    # Writes past the caches need whole cache lines, so the entries before the first one are written
-    # normally.
+    # Writes past the caches need whole lines; entries before the first are written normally.
     lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
-    # Add up in a buffer that fits the first-level cache, so that each entry of ``out`` is written
-    # only once, however many ranks there are.
+    # Add up in a first-level cache buffer, so that each entry of ``out`` is written only once.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
     # A large result starts with a short block up to its first whole line.

@@ -1,7 +1,5 @@
-"""Compiled kernels of the codecs (``kernels.packing``).
-
-Most loops have no branch on the data, so that LLVM vectorizes them.
-"""
+"""Compiled kernels of the codecs (``kernels.packing``). Most loops have no branch on the data, so
+that LLVM vectorizes them."""
 
 from __future__ import annotations
 
@@ -263,8 +261,7 @@ class CompiledPackers(Packers):
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array, or a copy of it that is aligned and in native byte order. An array that is
-    a view of a message may be unaligned."""
+    """Return the array, or an aligned copy in native byte order; message views may need one."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

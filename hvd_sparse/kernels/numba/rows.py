@@ -23,8 +23,7 @@ CHECKED_WORDS = 6
 
 
 def _crc_tables() -> np.ndarray:
-    """Return the tables for a CRC-32 of 8 bytes at a time, uint32 [8, 256]. Entry [i, b] is the
-    effect of a byte b that is followed by i more bytes."""
+    """Return CRC-32 tables, uint32 [8, 256]: [i, b] is the effect of byte b before i more bytes."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -48,8 +47,7 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Return a CRC-32 continued over words[start:stop]. The caller begins with 0xFFFFFFFF and
-    inverts the final result."""
+    """Continue a CRC-32 over words[start:stop]; it starts as 0xFFFFFFFF, and ends inverted."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -105,8 +103,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude of one or more values. Rounding could move the mean outside the
-    range of the magnitudes, so it is clipped to this range."""
+    """Return the mean magnitude, clipped to the magnitudes' range, which rounding may leave."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -117,8 +114,7 @@ def _mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
-    """Write a body of codec ``sign_mean``, and return its number of bytes. There is at least one
-    value, and all values have the same magnitude."""
+    """Write a body of ``sign_mean`` for one or more values of one magnitude; return its length."""
     at, scale = values.itemsize, np.empty(1, values.dtype)
     scale[0] = abs(values[0])
     body[:at] = scale.view(np.uint8)
@@ -133,8 +129,7 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body that ``_write_signs`` wrote. Return whether it is valid for ``indices.size``
-    entries."""
+    """Read a body of ``_write_signs``. Return whether it is valid for ``indices.size`` entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
@@ -195,10 +190,8 @@ def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
     """Do the work of ``RowKernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
-
-    indices, values : room for ``SPARE`` entries more than the largest capacity of a row
-    kept_indices, kept_values : room for one entry more than any row sends
-    """
+    ``indices`` and ``values`` have room for the largest capacity and ``SPARE``, ``kept_indices``
+    and ``kept_values`` for one entry more than any row sends."""
     nonfinite = np.empty(1, np.intp)
     width = values.itemsize // 4
     for number in range(first, rows.size):
@@ -267,8 +260,7 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Write a frame's entries to ``indices`` and ``values``. Return the sum of the values' squares,
-    or NaN if the body is damaged."""
+    """Write a frame's entries, and return the sum of their squares; NaN if the body is damaged."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
@@ -293,13 +285,9 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     nogil=True, cache=True,
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do the work of ``RowKernels.sum_rows``.
-
-    largest : if the sum of squares of a frame's values is above this, the sum of the frames might
-        overflow the dtype, and the row is left to the pipeline
-    words : room for the longest frame
-    indices, values : room for all entries of any row
-    """
+    """Do the work of ``RowKernels.sum_rows``. A frame whose sum of squares is above ``largest``
+    might overflow the sum, so the pipeline gets the row. ``words`` has room for the longest frame,
+    ``indices`` and ``values`` for all entries of any row."""
     for number in range(rows.size):
         row = rows[number]
         numel, parts, first = row["numel"], row["parts"], row["first"]
@@ -347,8 +335,7 @@ class CompiledRows:
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
         longest = int(frames["nbytes"].max()) // 4 + 1
-        # A frame of n words has at most n entries, because each needs a word for its index. In a
-        # body of signs each entry needs only two bits or more.
+        # An entry needs a word of the frame for its index; in a body of signs, two bits or more.
         most = min(longest * (16 if body == SIGNS else 1), int(rows["numel"].max()))
         room = most * int(rows["parts"].max())
         words, indices = np.empty(longest, np.uint32), np.empty(room, np.uint32)

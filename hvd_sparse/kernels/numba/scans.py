@@ -1,6 +1,5 @@
 """Compiled passes over a vector: its moments, and the number or the list of the entries that reach
-a cut. A cut is the bit pattern of a threshold.
-"""
+a cut, which is the bit pattern of a threshold."""
 
 from __future__ import annotations
 
@@ -69,9 +68,8 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @njit(signatures("xpppJOp"), nogil=True, cache=True)
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Write the entries of x[start:stop] that reach the cut to the lists, and return their number.
-    The lists have room for ``capacity + SPARE`` entries. If more than ``capacity`` entries reach
-    the cut, the lists are incomplete, but the number is exact."""
+    """Write the entries of x[start:stop] that reach the cut to lists of ``capacity + SPARE``
+    places. Return their exact number; if it exceeds ``capacity``, the lists are incomplete."""
     count = 0
     for first in range(start, stop, SEGMENT):
         last = min(first + SEGMENT, stop)
@@ -83,11 +81,8 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
 
 def _make_look(adds: bool) -> Callable[..., object]:
     """Make a numba intrinsic that updates ``totals`` with x: the sum of the magnitudes, the largest
-    magnitude (NaN is ignored) and the number of non-zeros.
-
-    adds : first write ``out`` = residual + x, or the residual's entry where residual + x is not
-        finite, and update ``totals`` with residual + x instead of x
-    """
+    magnitude (NaN is ignored) and the number of non-zeros. If ``adds``, use residual + x instead
+    of x, and write it to ``out``, or the residual's entry where it is not finite."""
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
@@ -108,12 +103,10 @@ def _make_look(adds: bool) -> Callable[..., object]:
                 if adds:
                     finite = builder.fcmp_ordered("<", magnitude, infinite)
                     vectors.store(builder.select(finite, entry, old), to, index)
-                # Ordered comparisons are false for NaN, so the maximum ignores NaN; the sum becomes
-                # NaN.
+                # Ordered comparisons ignore NaN in the maximum; the sum becomes NaN.
                 is_more = builder.fcmp_ordered(">", magnitude, top)
                 leaving += [
-                    # Add in float64, because a float32 sum over a long vector loses its last
-                    # digits.
+                    # Add in float64, because long float32 sums lose digits.
                     builder.fadd(total, vectors.widened(magnitude)),
                     builder.select(is_more, magnitude, top),
                     builder.add(n, vectors.ones(builder.fcmp_unordered("!=", entry, zero))),

@@ -33,10 +33,8 @@ SPARE = SEGMENT + 16
 
 
 class Vectors:
-    """SIMD vectors of a scalar type; with one lane, entries on their own.
-
-    lanes : number of entries of a vector; by default those that ``VECTOR_BYTES`` hold
-    """
+    """SIMD vectors of ``lanes`` entries of a scalar type, by default those that ``VECTOR_BYTES``
+    hold; with one lane, entries on their own."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, lanes: int = 0) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
@@ -83,8 +81,7 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return the pattern of infinity in all lanes. Lower patterns are finite magnitudes, higher
-        ones NaN."""
+        """Return infinity's pattern in all lanes. Lower patterns are finite, higher ones NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -136,9 +133,8 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set. The block appends its new
-        states to the yielded list. After the block, the list has the values to use: the new states
-        if the block ran, otherwise ``states``."""
+        """Emit a block that runs only if a lane of the mask is set, and appends its new states to
+        the yielded list. After the block, the list has the new states if it ran, or ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -182,15 +178,13 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Emit a loop over [start, stop). Yields the index, the states at the start of an iteration,
-    and a list to which the body appends the states at its end. After the loop, ``states`` has the
-    final values."""
+    """Emit a loop over [start, stop). Yield the index, the states at the start of an iteration, and
+    a list for those at its end. After the loop, ``states`` has the final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
     builder.position_at_end(head)
-    # LLVM's code is in SSA form, where a variable that changes in a loop is a phi: its value comes
-    # from before the loop or from the end of the body.
+    # In LLVM's SSA form, a phi takes its value from before the loop or from the end of the body.
     index = builder.phi(WORD)
     index.add_incoming(start, before)
     entering = [builder.phi(state.type) for state in states]
@@ -241,8 +235,7 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the members of a tuple argument; members that are arrays are returned as the
-        addresses of their data."""
+        """Return the members of a tuple argument: of arrays, the addresses of their data."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [

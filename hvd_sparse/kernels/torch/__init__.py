@@ -40,8 +40,7 @@ LATE = {
     "accumulate": "later_accumulate",
     "accumulate_and_take": "later_accumulate_and_take",
 }
-"""Methods of a device's kernels that record a pass and do not wait. The recorded passes of a bucket
-run together when the bucket is complete."""
+"""Methods of a device's kernels that record a pass, to run when the bucket is complete."""
 
 
 def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
@@ -62,8 +61,7 @@ def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
 
 
 class TorchKernels(Kernels):
-    """Kernels made of torch operations. ``host``, the kernels of the host's engine, trims lists of
-    entries and encodes them."""
+    """Kernels of torch operations. ``host``, the host engine's kernels, trims and encodes lists."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -218,8 +216,7 @@ class TorchKernels(Kernels):
         result = tensor_of(out).zero_()
         if not any(part.count for part in parts):
             return
-        # Copy the entries of all ranks together, but add them rank by rank, because indices are
-        # unique only within one rank's part.
+        # Copy all parts together, but add one by one: indices are unique only within a part.
         indices = upload_indices(np.concatenate([part.indices for part in parts]), result.device)
         values = np.concatenate([part.values for part in parts])
         values *= values.dtype.type(factor)
@@ -236,8 +233,8 @@ class TorchKernels(Kernels):
 
 
 class KernelsByPlace:
-    """Kernels of two engines: a call with a vector on a device as an argument is done by
-    ``device``, and any other call by ``host``."""
+    """Kernels of two engines: calls with a vector on a device go to ``device``, others to
+    ``host``."""
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device

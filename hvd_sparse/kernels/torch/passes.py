@@ -1,9 +1,6 @@
 """Passes in torch operations, and the copies of their results to the host. A pass is a call of
-``accumulate`` or ``accumulate_and_take`` for one tensor.
-
-A call only records its pass. When the bucket is full, the passes of all its tensors are started
-together, and one copy for each device fetches their results.
-"""
+``accumulate`` or ``accumulate_and_take`` for one tensor. The call only records it. When the bucket
+is full, all its passes start together, and one copy per device fetches their results."""
 
 from __future__ import annotations
 
@@ -46,8 +43,7 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, as int32 words on the device. When the words are copied to the host,
-    ``read`` converts them to a list with the result of each pass."""
+    """Passes' results, as int32 words on the device; ``read`` converts a copy of them to a list."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -58,9 +54,8 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming(Generic[Answer]):
-    """The future result of a pass. The pass is started with the other passes of its bucket
-    (``Delivery``), or alone as soon as ``result`` is called or an attribute of the result is read.
-    """
+    """The future result of a pass, which starts with the others of its bucket (``Delivery``), or
+    alone as soon as ``result`` is called or an attribute of the result is read."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -119,8 +114,7 @@ def _begun(coming: Sequence[Coming[object]]) -> Copy:
 def joined(several: Sequence[Answers]) -> Answers:
     if len(several) == 1:
         return several[0]
-    # Pad each piece to a multiple of 8 bytes, so that the float64 numbers at the beginning of the
-    # next one are aligned.
+    # Pad each piece to a multiple of 8 bytes, to align the float64 numbers of the next.
     words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
     ends = np.cumsum([each.numel() for each in words]).tolist()
     pieces = [
@@ -163,11 +157,8 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return one int32 tensor on the device with the number of entries that the mask selects, the
-    numbers ``also``, and the first ``capacity`` of the entries. ``unpacked`` reads it.
-
-    also : scalar tensors whose values float64 represents exactly
-    """
+    """Return an int32 tensor on the device, for ``unpacked``: the number of selected entries, the
+    scalars ``also``, which float64 holds exactly, and the first ``capacity`` entries."""
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
     indices = torch.nonzero_static(mask, size=room, fill_value=0).view(-1)
@@ -243,8 +234,7 @@ def _root(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()
-    # Compute the remainder x - near**2 exactly, with Dekker's product of the root's halves, and
-    # correct the root by it.
+    # Correct the root by the exact remainder x - near**2, with Dekker's product of its halves.
     large = near * 134217729.0
     high = large - (large - near)
     low = near - high

@@ -14,8 +14,7 @@ except ImportError:
     greenlet = None
 
 LOW = 0xFFFFFFFF
-"""Mask that converts an int32 index to int64. Devices use int64 indices, because torch has few
-operations on uint32."""
+"""Mask that converts int32 indices to int64, because torch has few operations on uint32."""
 
 
 class DeviceVector:
@@ -68,8 +67,7 @@ class DeviceVector:
         return DeviceVector(self.tensor + other.tensor)
 
     def __truediv__(self, number: np.floating) -> DeviceVector:
-        # Divide by a tensor, because some devices replace a division by a number with a
-        # multiplication by its reciprocal, which is rounded differently.
+        # Divide by a tensor, because some devices multiply by a number's rounded reciprocal.
         like = {"dtype": self.tensor.dtype, "device": self.tensor.device}
         return DeviceVector(self.tensor / torch.full((), float(number), **like))
 
@@ -97,12 +95,10 @@ Vector = Union[np.ndarray, DeviceVector]
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return a vector as a torch tensor, which shares the vector's memory unless the vector is a
-    read-only array."""
+    """Return a torch tensor that shares the vector's memory, or copies a read-only array."""
     if isinstance(x, DeviceVector):
         return x.tensor
-    # Make a new array object, because an array of one entry may have a negative stride, which torch
-    # refuses.
+    # Make a new array, because one of one entry may have a negative stride, which torch refuses.
     return torch.from_numpy(np.ndarray(x.size, x.dtype, x) if x.flags.writeable else x.copy())
 
 
@@ -119,8 +115,7 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A copy of a device tensor to pinned host memory, started by the constructor. A CPU tensor is
-    not copied."""
+    """A copy of a device tensor to pinned host memory, started at once. CPU tensors need none."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -160,20 +155,15 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view.
-
-    If tasks of ``run_together`` call this, one copy and one wait for the device serve all of them.
-    """
+    """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view. Tasks of
+    ``run_together`` share one copy and one wait for the device."""
     walk = None if tensor.device.type == "cpu" else current_walk()
     return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return device tensors as numpy arrays, with one copy and one wait for each device.
-
-    tensors : their entries have 4 or 8 bytes. The caller must not use them afterwards, because an
-        array may share their memory
-    """
+    """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
+    for each device. The caller must not use them again, because an array may share their memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
@@ -192,9 +182,8 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a tensor on the device with the array's entries, without waiting for the copy. The
-    pinned memory from which they are copied is kept by torch's allocator until the copy is
-    complete."""
+    """Return a copy of the array on the device, without waiting until it is complete. Until then,
+    torch's allocator keeps the pinned memory from which it is copied."""
     if device.type == "cpu":
         return tensor_of(array)
     host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
@@ -203,8 +192,7 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return indices on the device as int64. They are copied as 4 bytes each and converted
-    there."""
+    """Return int64 indices on the device. They are copied as 4 bytes each and converted there."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
 

@@ -1,9 +1,6 @@
-"""Engine ``triton``: the kernels of ``kernels.contract`` on GPUs. The passes that add the gradient
-and the sums of entries are compiled by Triton; all other kernels are those of the engine ``torch``.
-
-This file launches the functions of ``device_code``: it makes their arguments, and allocates memory
-for their results.
-"""
+"""Engine ``triton``: the kernels of ``kernels.contract`` on GPUs. Triton compiles the passes that
+add the gradient, and the sums of entries; all other kernels are those of engine ``torch``. This
+file makes the arguments of ``device_code``, allocates its results and launches it."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ number of programs."""
 CHUNK = 1024
 """Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""Options that forbid fused multiply-add, and loads that are moved before a store on which they may
-depend."""
+"""No fused multiply-add, and no loads moved before a store on which they may depend."""
 
 
 HEAD = 5
@@ -75,8 +71,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes in three launches. All passes have one dtype and device, and at least one tensor
-    is not empty."""
+    """Run passes, of one dtype and device and not all empty, in three launches."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -116,8 +111,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums, and write the surplus back, in one launch. All vectors have one dtype and device,
-    and at least one sum has entries."""
+    """Write sums, not all empty, and the surplus, all of one dtype and device, in one launch."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -204,8 +198,7 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the threshold of each pass, rounded to the data's dtype, but at least the smallest
-    positive number. Passes without an aim get infinity, so that they take nothing."""
+    """Return thresholds in the data's dtype, above 0; infinity for passes without an aim."""
     dtype = _numpy(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -217,9 +210,8 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 def _room_for(
     tensors: int, room: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return uint8 memory on the device for all results, which is later copied to the host in one
-    piece, and three views of it: ``HEAD`` float64 numbers for each tensor, the values of all lists,
-    and their places (int32). ``room`` is the length of all lists together."""
+    """Return memory on the device for all results, which one copy brings to the host, and three
+    views of it: ``HEAD`` float64 numbers per tensor, and ``room`` values and int32 places."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)

@@ -1,9 +1,6 @@
-"""The code that Triton compiles for a GPU.
-
-Each program processes one block of a tensor. Programs may run in any order, so later launches put
-their results in order. Atomics are used only to reserve places in the lists. ``kernels.triton``
-makes the arguments, and describes the columns of the table.
-"""
+"""The code that Triton compiles for a GPU. ``kernels.triton`` makes the arguments and describes the
+table. Each program processes one block of a tensor. Programs may run in any order, so later
+launches put their results in order. Atomics are used only to reserve places in the lists."""
 
 from __future__ import annotations
 
@@ -17,11 +14,8 @@ def take_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, IS_ALIGNED: tl.constexpr, HAS_MOMENTS: tl.constexpr,
 ):  # fmt: skip
     """For one block, add the gradient to the residual, count the entries that are not finite, and
-    take the entries that reach the cut, which is the threshold in the data's dtype.
-
-    If a tensor's list is full, further entries stay in the vector. ``order_taken`` then writes the
-    entries in the list back.
-    """
+    take the entries that reach the cut, the threshold in the data's dtype. If a tensor's list is
+    full, further entries stay in the vector, and ``order_taken`` writes the listed ones back."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
@@ -59,8 +53,7 @@ def take_blocks(  # type: ignore[no-untyped-def]
     tl.store(out + offsets, left, mask=inside)
     tl.store(counts + program, count)
     tl.store(bases + program, base)
-    # Store a sum for each program and use no atomics, because the bits of a float sum depend on the
-    # order of its terms.
+    # Sum by program, without atomics: the bits of a float sum depend on the order of its terms.
     if HAS_MOMENTS:
         seen = tl.where(inside, magnitudes, 0.0)
         # Add in float64, because float32 sums may overflow.
@@ -75,9 +68,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """For one tensor, compute where the entries of each of its programs begin in the ordered list,
-    and add up the results of these programs in a fixed order, so that the bits are always the
-    same."""
+    """For one tensor, find where each program's entries begin in the ordered list, and add up the
+    programs' results in a fixed order, so that the bits are always the same."""
     tensor = tl.program_id(0)
     row = table + tensor * 8
     first = tl.load(row)
@@ -101,8 +93,7 @@ def add_up_counts(  # type: ignore[no-untyped-def]
             largest = tl.maximum(largest, tl.max(highest, 0))
             others = tl.load(nonzeros + first + numbers, mask=inside, other=0)
             nonzero += tl.sum(others.to(tl.int64), 0)
-    # Store counts as float64 too, which is exact up to 2**53, so that one copy to the host is
-    # enough.
+    # Store counts as float64 (exact up to 2**53) too, so that one copy to the host is enough.
     tl.store(numbered, count.to(tl.float64))
     tl.store(numbered + 1, bad.to(tl.float64))
     tl.store(numbered + 2, total)
@@ -146,13 +137,10 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Write one block of a tensor's sum: write zeros, then add the parts in their order. Programs
-    numbered ``blocks`` and higher write the surplus back to its addresses, which are outside the
-    blocks.
-
-    Only one program writes to a block, and the indices of a part are unique, so between two
-    barriers no thread reads an entry that another thread writes.
-    """
+    """Write one block of a tensor's sum: zeros, then the parts in their order. Programs from
+    ``blocks`` on write the surplus back to its addresses, outside the blocks. Only one program
+    writes to a block, and a part's indices are unique, so between two barriers no thread reads an
+    entry that another thread writes."""
     program = tl.program_id(0)
     if program >= blocks:
         rest = (program - blocks) * BACK + tl.arange(0, BACK)
