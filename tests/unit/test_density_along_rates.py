@@ -229,12 +229,17 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
             register(model, steps=5, optimizer=optimizer, scheduler=stepped)
 
 
-def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(world_of_one):
+@pytest.mark.parametrize("loads_early", [False, True])
+def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(
+    loads_early, world_of_one
+):
     def run(until, saved=None):
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         scheduler = lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        if saved is not None and loads_early:
+            optimizer.load_state_dict(saved[1])
         handle = register(model, optimizer=optimizer, scheduler=scheduler, steps=STEPS)
         parts = (model, optimizer, scheduler, handle)
         if saved is not None:

@@ -283,6 +283,23 @@ def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over() -> None:
     held.close()
 
 
+@every_optimizer
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_second_compressor_goes_on_from_the_moments_of_the_first(
+    name: str, is_closed: bool
+) -> None:
+    ours, plain = Program(name, WAYS[name]).train(range(6)), Program(name).train(range(12))
+    first = ours.handle
+    if is_closed:
+        first.close()
+    ours.model = DistributedDataParallel(ours.model.module)
+    ours.handle = register(
+        ours.model, "topk", **WAYS[name], optimizer=ours.optimizer, name="second"
+    )
+    assert_same(ours.train(range(6, 12)), plain)
+    first.close()
+
+
 def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_loaded() -> None:
     model = DistributedDataParallel(nn.Linear(4, 4))
     plain = MAKERS["sgd"](model.parameters())

@@ -152,6 +152,9 @@ class ParameterCompressor(Compressor):
                     "one compressor for all parameters, give each compressor an optimizer of its "
                     "own, or first close() the other compressor"
                 )
+        if other is not None:
+            # The other compressor has the moments; without a state, this one would begin anew.
+            optimizer.state = optimizer._whole_state()
         self._follower = Follower(optimizer, self)
         self.results.hand_over(self.way_of_gradients, self.clipping_remedy)
         self.step.settings_of = self._settings_of

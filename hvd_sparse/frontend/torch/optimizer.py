@@ -182,6 +182,10 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
     stand_in = torch.optim.SGD([_nothing()], lr=0.0)
     stand_in.param_groups, stand_in.defaults = groups, dict(optimizer.defaults)
     twin = copy.deepcopy(scheduler, {id(optimizer): stand_in})
+    # If the optimizer has loaded its state already, it has the rates of a later step.
+    first = scheduler.get_last_lr() if hasattr(scheduler, "get_last_lr") else now
+    for group, rate in zip(groups, first):
+        group["lr"] = float(rate)
 
     def path(steps: int) -> Iterator[list[float]]:
         for step in range(steps):
