@@ -50,6 +50,9 @@ class DdpCompressor(ParameterCompressor):
         "and the last one before a step outside of no_sync()"
     )
     clipping_remedy = "leave that out and give clip_grad_norm=1.0 to register()"
+    way_to_remake = (
+        "register(model, 'from_config', config=config); to copy the model alone, copy model.module"
+    )
 
     def __init__(
         self,

@@ -59,6 +59,7 @@ class Compressor:
     """Whether the framework calls a compressor even in a world of one rank."""
     clips_all_gradients = False
     """Whether the frontend knows all gradients of a step before it sends the first one."""
+    way_to_remake = "Compression.from_config(params, config)"
     is_forewarned = False
     """Whether to omit the warning about the optimizer's effect on accuracy."""
 
@@ -396,8 +397,7 @@ class Compressor:
     def __reduce__(self) -> Value:
         raise InvalidOption(
             f"{type(self).__name__} cannot be pickled or copied: it belongs to its process and its "
-            "model; save config() and "
-            "state_dict(), and make another with Compression.from_config(params, config)"
+            f"model; save config() and state_dict(), and make another with {self.way_to_remake}"
         )
 
     def __repr__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -120,6 +121,11 @@ def test_from_config_makes_an_equal_compressor(handle: DdpCompressor) -> None:
     other = register(model_of(), "from_config", config=handle.config())
     assert other.configuration == handle.configuration
     other.close()
+
+
+def test_a_copy_is_refused_with_what_to_copy_instead(handle: DdpCompressor) -> None:
+    with pytest.raises(InvalidOption, match=r"register\(model, 'from_config'.* model\.module"):
+        copy.deepcopy(handle)
 
 
 def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
