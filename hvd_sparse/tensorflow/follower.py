@@ -26,6 +26,7 @@ from hvd_sparse.tensorflow.optimizer import (
     NAMES,
     as_options,
     derive,
+    divisor_of,
     inner_of,
     is_optimizer_of_keras_3,
     refuse_clipping,
@@ -206,6 +207,9 @@ class Follower:
         the step counter. The graph reads these values: if Python read them during the step, some
         ranks could read the counter before the optimizer advances it, and others after."""
         optimizer = self._optimizer
+        # Horovod divides the results, as a loss scaler does: the memory needs the mean of the
+        # batches, and Adam's update must not become smaller.
+        scale = scale * divisor_of(optimizer)
         rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))

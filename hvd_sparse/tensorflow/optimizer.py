@@ -167,6 +167,19 @@ def calling_optimizer() -> Optimizer:
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
+def passes_of(optimizer: Optimizer) -> int:
+    """Return ``backward_passes_per_step`` of Horovod's optimizer. Its counter counts batches."""
+    return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
+
+
+def divisor_of(optimizer: Optimizer) -> int:
+    """Return the number by which Horovod's optimizer divides the reduced gradients: the number of
+    accumulated batches with ``average_aggregated_gradients=True``, otherwise 1."""
+    helper = getattr(optimizer, "_agg_helper", None)
+    is_averaging = getattr(helper, "average_aggregated_gradients", False)
+    return passes_of(optimizer) if is_averaging else 1
+
+
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
     """Raise InvalidOption if the memory's results are updates, and the optimizer would clip them as
     if they were gradients."""
