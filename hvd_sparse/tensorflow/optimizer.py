@@ -161,9 +161,10 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``; None if a tape calls."""
-    frames = (frame for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
-    found = (frame.f_locals.get("self") for frame in frames)
+    """Return the Keras optimizer that calls ``compress``, or that is being wrapped; None if a tape
+    calls."""
+    frames = (frame.f_locals for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
+    found = (local.get("self", local.get("optimizer")) for local in frames)
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
