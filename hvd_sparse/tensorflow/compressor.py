@@ -94,14 +94,20 @@ class TensorflowCompressor(Compressor):
         self._follower: Follower | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
         self._has_shaken_hands = False
+        self._callers: dict[int, Optimizer] = {}
 
     def __hash__(self) -> int:
-        """Return the identity hash. Raise UnsupportedInput if Horovod's wrapper of Keras optimizers
-        asks for the hash while it wraps an optimizer of Keras 3, which it does not support."""
+        """Return the identity hash, or while an optimizer is wrapped, a hash for this optimizer.
+        Raise UnsupportedInput if Horovod's wrapper wraps an optimizer of Keras 3, which it does not
+        support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
-        return object.__hash__(self)
+        # Horovod caches its reducing functions by this hash. Another optimizer needs another
+        # function, because a traced one reads the variables of its optimizer, and no longer calls
+        # ``compress``, which checks the optimizer.
+        self._callers[id(caller)] = caller  # kept, so that no id is used again
+        return object.__hash__(self) if caller is None else hash((id(self), id(caller)))
 
     def resolve(self) -> None:
         """Find the variables and determine the name; the first ``compress`` calls this method."""

@@ -26,8 +26,10 @@ from hvd_sparse.tensorflow.optimizer import (
     NAMES,
     as_options,
     derive,
+    divisor_of,
     inner_of,
     is_optimizer_of_keras_3,
+    passes_of,
     refuse_clipping,
     update_of,
     updates_of,
@@ -134,8 +136,10 @@ class Follower:
         self._written: dict[tuple[int, str], int] = {}
         self._filled_at: dict[int, int] = {}
         self._offsets: dict[int, int] = {}
+        self._to_empty: set[int] = set()
+        self._behind: dict[int, int] = {}
         self._steps: int | None = None
-        self._stride = 1
+        self._stride = 1  # of the optimizer's counter, from one update to the next
         if not self._keeps_momentum:
             base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
             members = {"hvd_sparse_base": base, "__module__": base.__module__}
@@ -179,6 +183,8 @@ class Follower:
                     "hvd.DistributedOptimizer, which makes a new optimizer without them: write "
                     "them into the new optimizer's variables after its first step",
                 )
+            # Another copy of an optimizer that has trained starts without moments, too.
+            self._to_empty = set(self._offsets)
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
@@ -206,6 +212,9 @@ class Follower:
         the step counter. The graph reads these values: if Python read them during the step, some
         ranks could read the counter before the optimizer advances it, and others after."""
         optimizer = self._optimizer
+        # Horovod divides the results, as a loss scaler does: the memory needs the mean of the
+        # batches, and Adam's update must not become smaller.
+        scale = scale * divisor_of(optimizer)
         rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]
         is_hat = not (self._is_nadam or getattr(optimizer, "adaptive_epsilon", False))
@@ -244,7 +253,8 @@ class Follower:
         with self._lock:
             if steps != self._steps:
                 # If the stride has changed, the program has written to the variables.
-                stride = 1 if self._steps is None else int(steps) - self._steps
+                usual = passes_of(self._optimizer)
+                stride = usual if self._steps is None else int(steps) - self._steps
                 if stride != self._stride:
                     self._to_look.update(range(len(self._index.variables)))
                 self._steps, self._stride = int(steps), stride
@@ -274,8 +284,7 @@ class Follower:
         """Return moments that a program has written into the optimizer's variables, or None."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
         if position not in self._to_look:
-            if self._stride != 1:
-                _count(state, told)
+            self._go_on(state, position, told)
             return None
         slots = _slots_of(self._optimizer, self._index.variables[position])
         if not rate and "momentum" in slots:
@@ -283,31 +292,61 @@ class Follower:
         self._to_look.discard(position)
         is_first = position not in self._offsets
         own = state.steps - self._offsets.setdefault(position, state.steps - told)
-        if not slots or (is_first and state.steps):
-            return None  # a state was loaded into the compressor, with the moments of every rank
-        arrays, is_ours = {}, True
+        if is_first and state.steps:
+            self._resume(state, position, told)
+            return None
+        arrays, is_ours = {}, position not in self._to_empty
+        self._to_empty.discard(position)
+        if not slots and is_ours:
+            return None
         for name, slot in slots.items():
             array = np.asarray(value_of(slot)).reshape(-1)
-            written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
-            self._written[position, name] = _sum_of(array)
-            is_ours &= written == self._written[position, name]
+            is_ours &= self._is_as_written(position, name, array)
             arrays[name] = array.astype(step.specs[position].accumulator)
         if is_first:
             is_known = is_ours and not told
         else:  # the compressor of this rank or of rank 0 wrote them, and they were broadcast
             is_known = is_ours or (told == own and any(each.any() for each in arrays.values()))
+        self._behind.pop(position, None)
         if is_known:
             if told != own:
-                _count(state, told)
+                self._count(state, position, told)
             return None
         if "momentum" in arrays:
             arrays["momentum"] /= -rate
         self._offsets[position] = state.steps - told
         return Moments(arrays, told, self._averaged(position))
 
+    def _go_on(self, state: TensorState, position: int, told: int) -> None:
+        self._offsets.setdefault(position, state.steps - told)
+        if self._stride != 1:
+            self._count(state, position, told)
+
+    def _resume(self, state: TensorState, position: int, told: int) -> None:
+        """Continue from a state that was loaded into the compressor, with the moments of every rank
+        and the number of their steps, even if the optimizer counts anew."""
+        if hasattr(state.memory, "begun"):
+            counted = state.steps - 1 - state.memory.begun + passes_of(self._optimizer)
+            self._behind[position] = counted - told
+            self._count(state, position, told)
+
+    def _count(self, state: TensorState, position: int, told: int) -> None:
+        """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does."""
+        if hasattr(state.memory, "begun"):
+            state.memory.begun = state.steps - told - self._behind.get(position, 0)
+
+    def _is_as_written(self, position: int, name: str, array: np.ndarray) -> bool:
+        """Return whether a variable with moments has not changed since the last call, or since
+        ``show`` wrote to it; at first, whether it is zero."""
+        written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
+        self._written[position, name] = _sum_of(array)
+        return written == self._written[position, name]
+
     def forget(self) -> None:
-        """Let the next ``show`` copy all moments, because the memories' states were replaced."""
+        """Let the next ``show`` copy all moments, because the memories' states were replaced, and
+        let these take precedence over the optimizer's variables."""
         self._filled_at.clear()
+        self._offsets.clear()
 
     def show(self, optimizer: Optimizer) -> None:
         """Copy this rank's moments into the optimizer's variables; not while a graph is traced."""
@@ -388,12 +427,6 @@ def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
         return {}
     lists = {name: getattr(optimizer, attribute, None) for name, attribute in LISTS.items()}
     return {name: slots[place] for name, slots in lists.items() if slots}
-
-
-def _count(state: TensorState, told: int) -> None:
-    """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does."""
-    if hasattr(state.memory, "begun"):
-        state.memory.begun = state.steps - told
 
 
 def _sum_of(array: np.ndarray) -> int:

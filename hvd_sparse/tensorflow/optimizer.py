@@ -161,10 +161,24 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``; None if a tape calls."""
-    frames = (frame for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
-    found = (frame.f_locals.get("self") for frame in frames)
+    """Return the Keras optimizer that calls ``compress``, or that is being wrapped; None if a tape
+    calls."""
+    frames = (frame.f_locals for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
+    found = (local.get("self", local.get("optimizer")) for local in frames)
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
+
+
+def passes_of(optimizer: Optimizer) -> int:
+    """Return ``backward_passes_per_step`` of Horovod's optimizer. Its counter counts batches."""
+    return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
+
+
+def divisor_of(optimizer: Optimizer) -> int:
+    """Return the number by which Horovod's optimizer divides the reduced gradients: the number of
+    accumulated batches with ``average_aggregated_gradients=True``, otherwise 1."""
+    helper = getattr(optimizer, "_agg_helper", None)
+    is_averaging = getattr(helper, "average_aggregated_gradients", False)
+    return passes_of(optimizer) if is_averaging else 1
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:

@@ -248,14 +248,16 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that identifies the variable when the graph runs; empty for None.
+    """Return a string tensor that identifies the variable when the graph runs; empty for None, and
+    for a tensor that a tape watches.
 
     The variable that was found while tracing is not sufficient: Horovod reduces inside a
     `tf.function` with the variables as arguments, so TensorFlow may run the trace for another model
     with equal shapes. Unregistered variables have tokens too, because TensorFlow numbers a graph's
     branches by their content, and collectives' names contain these numbers.
     """
-    return tf.constant(b"") if variable is None else tf.io.serialize_tensor(variable.handle)
+    handle = getattr(variable, "handle", None)
+    return tf.constant(b"") if handle is None else tf.io.serialize_tensor(handle)
 
 
 class VariableIndex:

@@ -163,6 +163,53 @@ def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
     return said
 
 
+def wrapped_again(name: str, *, make: Make, **options: Any) -> dict[str, float]:
+    """How far training ends from dense where Horovod wraps the optimizer once more, which makes
+    another copy, with other variables, and that copy trains at another learning rate."""
+    ends = []
+    for is_handed in (False, True):
+        model, optimizer, compression = make_built_model(), make(), hvd.Compression.none
+        if is_handed:
+            compression = Compression.topk(
+                model, density=1.0, name=name, optimizer=optimizer, **options
+            )
+        for rate in (RATE, RATE / 4):
+            distributed = DistributedOptimizer(optimizer, compression=compression)
+            distributed.learning_rate.assign(rate)
+            fit(model, distributed)
+        if is_handed:
+            compression.close()
+        ends.append(weights_of(model))
+    return {"difference": float(np.abs(ends[0] - ends[1]).max())}
+
+
+cases["again_sgd"] = partial(wrapped_again, make=sgd, **SPARSE_ONLY)
+cases["again_adam"] = partial(wrapped_again, make=adam, min_numel=10**6)
+
+
+@cases
+def resumed_by_a_new_counter(name: str) -> float:
+    """How far a run in which each step has two batches ends from one that goes on with a new model
+    and the compressor's state alone, so that the optimizer counts from zero again."""
+    weights, state, ends = None, None, []
+    for is_resumed in (False, True):
+        model, optimizer = make_built_model(), adam()
+        compressor = Compression.topk(model, density=1.0, name=name, optimizer=optimizer)
+        distributed = DistributedOptimizer(
+            optimizer, compression=compressor, backward_passes_per_step=2
+        )
+        if is_resumed:
+            model.set_weights(weights)
+            compressor.load_state_dict(state)
+        else:
+            fit(model, distributed)
+            weights, state = model.get_weights(), compressor.state_dict()
+        fit(model, distributed)
+        compressor.close()
+        ends.append(weights_of(model))
+    return float(np.abs(ends[0] - ends[1]).max())
+
+
 @cases
 def resumed_at_another_momentum(name: str) -> bool:
     model, states = make_built_model(), []
@@ -226,6 +273,14 @@ def refused(name: str) -> list[list[str]]:
         compressor.close()
         return said
 
+    def fitted_again() -> str:
+        model, first = make_built_model(), sgd()
+        compressor = Compression.topk(model, density=0.1, name=name, optimizer=first, **SPARSE_ONLY)
+        fit(model, DistributedOptimizer(first, compression=compressor))
+        said = caught(fit, model, DistributedOptimizer(sgd(), compression=compressor))
+        compressor.close()
+        return said
+
     alone, clips = sgd(), "=1.0, and would clip"
     return [
         [made(adam(clipnorm=1.0)), f"clipnorm{clips} Adam's updates"],
@@ -237,6 +292,7 @@ def refused(name: str) -> list[list[str]]:
             f"clipvalue{clips} velocities",
         ],
         [fitted(sgd(), handed=sgd()), "give the same object to both"],
+        [fitted_again(), "give the same object to both"],
         [
             fitted(alone, handed=alone, goes_through=False),
             "came through no compressor, and the SGD's work was handed over to one",

@@ -251,6 +251,12 @@ def refused(name: str) -> list[list[str]]:
         model = make_built_model()
         fit(model, distribute(optimizer, compressor(model, optimizer=handed)), **options)
 
+    def fitted_again() -> None:
+        model, first = make_built_model(), momentum()
+        made = compressor(model, optimizer=first)
+        for optimizer in (first, momentum()):
+            fit(model, distribute(optimizer, made))
+
     class Other(keras.optimizers.SGD):  # type: ignore[misc]
         def apply(self, grads: Any, trainable_variables: Any = None) -> None:
             for gradient, variable in zip(grads, trainable_variables):
@@ -273,6 +279,7 @@ def refused(name: str) -> list[list[str]]:
         mixed_float16()(fitted): f"UnsupportedInput; {around}",
         lambda: fitted(jit_compile=True): "UnsupportedInput; jit_compile=False",
         lambda: fitted(handed=momentum()): "give the same object to both",
+        fitted_again: "give the same object to both",
         lambda: distribute(made=compressor(groups="planned"), groups=2): "leave one of the two out",
         lambda: state(built(), momentum(), kind=TensorFlowKerasState):
             f"{ours}.elastic.KerasState",

@@ -1,4 +1,4 @@
-"""A fault of TensorFlow's programs alone: gradients that come late."""
+"""Faults of TensorFlow's programs alone: gradients that come late, or belong to no variable."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from _common import Cases, caught
-from _faults import compress
+from _faults import compress, fails
 from _tensorflow_cases import hvd, is_usable, last_rank, variables_of
 from harness import say, wait_for
 
@@ -65,3 +65,20 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     again = caught(lambda: step(good))
     compressor.close()
     return {"raised": said, "next_step": again, "is_usable": is_usable(name)}
+
+
+@cases
+def unknown_tensor_that_the_tape_watches(name: str) -> dict[str, Any]:
+    (weight,) = variables_of([(4, 3)])
+    inputs = tf.ones((4, 3))
+    compressor = compress([weight], name=name)
+
+    @tf.function
+    def step() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            loss = tf.reduce_sum(weight * inputs)
+        tape = hvd.DistributedGradientTape(tape, compression=compressor)
+        return tape.gradient(loss, [inputs, weight])
+
+    return fails(name, compressor, step)

@@ -66,12 +66,14 @@ def handed_over(
     momenta: dict[int, float] | None = None,
     eagerly: bool | None = None,
     by_tape: bool = False,
+    is_mean: bool = False,
     around: Callable[[Any], Any] = lambda optimizer: optimizer,
     **options: Any,
 ) -> dict[str, Any]:
     """How far training with the memory in the optimizer's place ends from the optimizer itself.
 
     passes : batches that are added up; in Keras 2 each counts in the optimizer's steps
+    is_mean : Horovod divides their sum by their number, after the reduction
     around : wraps the optimizer that is handed over
     """
     start, model, plain = (make_built_model() for _ in range(3))
@@ -80,7 +82,8 @@ def handed_over(
     fitting: dict[str, Any] = {"run_eagerly": bool(momenta) if eagerly is None else eagerly}
     if momenta:
         fitting["callbacks"] = [Changing(momenta)]
-    adding = {} if IS_3 else {"backward_passes_per_step": passes}
+    adding = {"backward_passes_per_step": passes, "average_aggregated_gradients": is_mean}
+    adding = {} if IS_3 else adding
 
     def train(each: Any, optimizer: Any, compression: Any) -> None:
         if by_tape:
@@ -241,6 +244,7 @@ else:
         "falling_legacy": {"make": legacy, "momenta": {3: 0.2}, "eagerly": False},
         "pausing_legacy": {"make": legacy, "momenta": PAUSING, "eagerly": False},
         "adam_of_two_batches_never_compressed": {"make": adam, "passes": 2},
+        "adam_of_a_mean_of_batches_never_compressed": {"make": adam, "passes": 2, "is_mean": True},
         "adam_by_tape_never_compressed": {"make": adam, "by_tape": True},
         "early_epsilon_never_compressed": {"make": partial(adam, epsilon=0.1)},
         "amsgrad_never_compressed": {"make": partial(adam, amsgrad=True)},

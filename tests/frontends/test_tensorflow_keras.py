@@ -94,6 +94,19 @@ def test_moments_that_horovods_own_optimizer_lacks_are_told(outcome):
 
 
 @of_keras_2
+def test_an_optimizer_that_horovod_wraps_again_starts_anew_as_without_a_compressor(outcome):
+    for case, results in measured_of(outcome, "again").items():
+        for result in results:
+            assert result["difference"] < 1e-5, case
+
+
+@of_keras_2
+def test_a_state_is_gone_on_from_by_an_optimizer_that_counts_from_zero(outcome):
+    for difference in measured(outcome, "resumed_by_a_new_counter"):
+        assert difference < 1e-6
+
+
+@of_keras_2
 def test_a_state_is_taken_at_another_momentum(outcome):
     assert measured(outcome, "resumed_at_another_momentum") == [True, True]
 
