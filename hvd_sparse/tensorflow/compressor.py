@@ -31,6 +31,7 @@ from hvd_sparse.tensorflow.variables import (
     CallSite,
     VariableIndex,
     VariableSource,
+    callers,
     check_names,
     find_call_site,
     is_exporting,
@@ -196,6 +197,7 @@ class TensorflowCompressor(Compressor):
         wire_dtype = tf.as_dtype(spec.accumulator)
         wide = tf.cast(tensor, wire_dtype)
         flat = tf.reshape(wide, [-1])
+        self._find_scaler(calling_optimizer())
         token, scale = runtime_token(variable), self._loss_scale()
         if self._follower is not None:
             scale = self._follower.beside(scale)
@@ -274,12 +276,22 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Read the loss scale from a ``LossScaleOptimizer`` of Keras 3, unless the option
-        ``grad_scaler`` was given. None means that gradients are not scaled."""
+        """Read the loss scale from a ``LossScaleOptimizer``, unless the option ``grad_scaler`` was
+        given. None means that gradients are not scaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
             self._scaler, self._is_scaled = optimizer, True
+
+    def _find_scaler(self, caller: Optimizer) -> None:
+        """Find the ``LossScaleOptimizer`` around an optimizer of Keras 2. Under mixed_float16,
+        ``Model.compile`` makes it, after the compressor was made."""
+        if self._is_scaled or caller is None or is_optimizer_of_keras_3(caller):
+            return
+        for frame in callers():
+            around = frame.f_locals.get("self")
+            if hasattr(type(around), "inner_optimizer") and around.inner_optimizer is caller:
+                self.scale_by(around)
 
     def _is_called(self) -> bool:
         """Return whether Horovod will run the operations that it traces."""

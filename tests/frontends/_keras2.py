@@ -211,6 +211,34 @@ def resumed_by_a_new_counter(name: str) -> float:
 
 
 @cases
+def mixed_precision(name: str) -> dict[str, float]:
+    """How far Adam moves the weights where ``compile`` makes the scaler of the loss, and how far
+    from that it ends if the compressor computes its updates."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    ends = []
+    try:
+        for is_handed in (False, True):
+            layers = [keras.layers.Dense(n, "tanh", kernel_initializer="ones") for n in (5, 3)]
+            model, optimizer, compression = keras.Sequential(layers), adam(), hvd.Compression.none
+            model.build((None, 4))
+            start = weights_of(model)
+            if is_handed:
+                compression = Compression.topk(
+                    model, density=1.0, name=name, optimizer=optimizer, min_numel=10**6
+                )
+            model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
+            inputs = np.random.RandomState(hvd.rank()).standard_normal((16, 4)).astype("f4")
+            model.fit(inputs, inputs[:, :3], batch_size=4, shuffle=False, verbose=0)
+            if is_handed:
+                compression.close()
+            ends.append(weights_of(model))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    moved, apart = (float(np.abs(ends[0] - each).max()) for each in (start, ends[1]))
+    return {"moved": moved, "apart": apart}
+
+
+@cases
 def resumed_at_another_momentum(name: str) -> bool:
     model, states = make_built_model(), []
     for momentum in (0.9, 0.5):
