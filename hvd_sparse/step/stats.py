@@ -12,8 +12,7 @@ from hvd_sparse.types import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 MEASURED = ("kept", "accumulated", "waited", "entries_measured")
-"""Names of the sums of ``Outgoing.observed`` and ``Outgoing.entries``, over the steps in which
-telemetry measured."""
+"""Names of the sums of ``Outgoing.observed`` and ``.entries``, over steps with telemetry."""
 BYTES = "frame_bytes"
 """Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
 if the exchange encodes the entries."""
