@@ -109,8 +109,7 @@ class LocalSteps(LocalStepsBase):
         except InvalidOption:
             self.compressor.close()
             raise
-        # No memory can apply the outer momentum, which is of pseudo-gradients, so no warning is
-        # due.
+        # No memory can apply the outer momentum, which is of pseudo-gradients: do not warn.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(
             [anchor for _, anchor in self._anchors],
