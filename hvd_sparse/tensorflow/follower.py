@@ -343,8 +343,7 @@ def _settings_of_muon(
         **of_muon,
         "ns_steps": int(optimizer.ns_steps),
         "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
-        # Keras adds epsilon to the norm of a sum of gradients; the memory has a mean, which is
-        # smaller by this factor.
+        # Keras adds epsilon to a norm of sums; the memory has means, smaller by this factor.
         "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
         "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
     }
@@ -371,9 +370,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer variables that hold the moments of ``variable``, by the names of the
-    memory's arrays. The dict is empty before the optimizer is built, and for Muon, whose momenta
-    differ between ranks."""
+    """Return the optimizer variables with the moments of ``variable``, by the memory's array names.
+    Empty before the optimizer is built, and for Muon, whose momenta differ between ranks."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

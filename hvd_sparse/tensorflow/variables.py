@@ -1,9 +1,8 @@
 """Finds the variables to compress, and the variable of each gradient.
 
-Horovod passes a gradient to the compressor without its variable. The calling frame of Horovod has
-the list of gradients, `grads`, and the list of their variables, `vars`, in the same order. A
-variable cannot be found from the order of calls, from names or from shapes: groups change the
-order, gradients may be missing, and models may have equal names and shapes.
+Horovod passes a gradient without its variable; the calling frame of Horovod has lists of both,
+`grads` and `vars`, in the same order. A variable cannot be found from the order of calls, names or
+shapes: groups change the order, gradients may be missing, and models may be alike.
 """
 
 from __future__ import annotations
