@@ -36,8 +36,7 @@ from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds for which a program sleeps at its end, so that other threads can take the interpreter's
-lock. They need it only for microseconds."""
+"""Seconds of sleep at a program's end, in which other threads can briefly take Python's lock."""
 
 
 class DdpCompressor(ParameterCompressor):
@@ -384,11 +383,9 @@ def raise_behind_backward(error: SparseError) -> None:
 
 class Accumulation:
     """Records which parameters a step used, and whose ``.grad`` held a result when the step began.
-
     The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
-    calls the hooks here before DDP's, so the records of a bucket are complete when DDP calls its
-    communication hook. Gradients are only read with ``asks_for_results``, because this costs time.
-    """
+    calls these hooks before DDP's, so a bucket's records are complete in the communication hook.
+    Gradients are only read with ``asks_for_results``, because this costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

@@ -46,8 +46,7 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store the results of a bucket's exchange. If the exchange determines the sent entries,
-        update the memories too."""
+        """Store a bucket's arrivals. If the exchange ``settles_later``, update the memories too."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
@@ -293,9 +292,8 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add ``surplus`` entries back to their vectors.
-    Return for each sum an upper bound of its magnitudes, or None if the sum was not written,
-    because a payload is corrupt or the sum may overflow."""
+    """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
+    of magnitudes; None for sums that are not written, because they are corrupt or may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:

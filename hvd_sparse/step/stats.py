@@ -26,9 +26,8 @@ class Counts(dict[str, float]):
 
 
 class Stats:
-    """Counters of one compressor on one rank. The bytes of collectives include those of failed
-    steps; the counters of tensors do not count failed steps. ``completed`` lists the tensors' steps
-    that are not counted yet: counting them together is faster than a call for each."""
+    """Counters of one compressor on one rank. Failed steps count for bytes of collectives, but not
+    for tensors. ``completed`` lists steps not counted yet: counting them together is faster."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []

@@ -109,9 +109,8 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Reads the settings for each tensor's memory from the optimizer, and copies moments between
-    memory and optimizer. ``met`` has the positions of the variables whose gradients come through
-    the compressor."""
+    """Reads each tensor's settings from the optimizer, and copies moments between it and the
+    memory. ``met`` has the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -350,8 +349,7 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost. ``loss`` is the part of the text that names the
-    place and the remedy."""
+    """Warn that an optimizer's moments are lost. ``loss`` is the text with the place and remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()

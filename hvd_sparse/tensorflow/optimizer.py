@@ -165,8 +165,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if the memory's results are updates, and the optimizer would clip them as
-    if they were gradients."""
+    """Raise InvalidOption if the optimizer would clip the memory's updates like gradients."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

@@ -194,9 +194,8 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, including frozen ones of a float dtype, each
-    once, under its first name. Raises InvalidOption if there are none, or for anything but pairs of
-    name and tensor."""
+    """Return the parameters that can have a gradient, also frozen floats, each once, under its
+    first name. Raises InvalidOption for none, and for anything but pairs of name and tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     if not isinstance(named_parameters, Iterable):

@@ -326,9 +326,8 @@ class Follower:
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return the moments from which the memory is to continue, and how many steps they have
-        accumulated. Return None if no state was loaded: then the memory keeps its own moments,
-        which have accumulated ``steps`` steps. If the program has cleared the state, return no
-        moments and 0, to start again."""
+        accumulated. None means that no state was loaded: the memory keeps its own, of ``steps``
+        steps. If the program has cleared the state, return no moments and 0."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
