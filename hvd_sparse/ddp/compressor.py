@@ -264,7 +264,7 @@ class DdpCompressor(ParameterCompressor):
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that DDP reduces, named as in the bare model, without the prefixes of
-    ``torch.compile``. Raises InvalidOption for none, and UnsupportedInput for a dtype."""
+    ``torch.compile``. Raises InvalidOption for none, UnsupportedInput for an unsupported dtype."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
@@ -296,16 +296,16 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 @cache  # once per process
 def let_threads_finish() -> None:
     """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
-    interpreter's lock before. A later one aborts the process with "terminate called without an
-    active exception" (pytorch/pytorch#179291). Any DDP program may abort so: the model keeps its
-    process group, and ``destroy_process_group`` does not end these threads (torch 2.13)."""
+    interpreter's lock before. If one takes it later, the process aborts with "terminate called
+    without an active exception" (pytorch/pytorch#179291). Any DDP program can abort so: the model
+    keeps its process group, so ``destroy_process_group`` does not end the threads (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
     """A bucket of DDP, from the hook's call for it to the last hook call of the backward pass.
 
-    sum, reduced : the allreduce of carriers and gradients, and its result by the number of ranks
+    sum, reduced : the allreduce of carriers and gradients, and its result divided by world_size
     lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
     uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
         held an earlier result; empty if not needed

@@ -55,8 +55,7 @@ class Naming:
         """Return the name of a new handshake, the same on every rank: it has the handshake's number
         at this place. Ranks may differ in the compressor's own name and number: the name depends on
         the model, and one rank may have made an additional compressor. A second handshake of a
-        compressor means that an elastic restart has made a new world, so the numbers start
-        again."""
+        compressor means that an elastic restart has made a new world, so numbers restart."""
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
             met.clear()

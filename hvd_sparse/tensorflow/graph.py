@@ -85,8 +85,7 @@ class Branches:
 
 class GraphBucket:
     """The tensors of one message, while a graph is traced. The message of a single tensor is built
-    at once; that of a group when Horovod requests the first result, after it has passed all its
-    tensors."""
+    at once, that of a group when Horovod requests the first result, after passing all tensors."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool

@@ -94,8 +94,7 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return the memories that can compute a Keras optimizer's updates. The optimizer is not
     changed here, and still applies decoupled weight decay itself. If the learning rate changes,
-    updates differ from Keras's: its momentum includes the rates of old steps, the memory's does
-    not."""
+    updates differ from Keras's, whose momentum includes the rates of old steps."""
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"

@@ -6,8 +6,7 @@ may be wrong. Then all parameters are searched, as for zeros that Horovod makes 
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
 Horovod's result overwrites the change, so an error is raised. Most changes raise the tensor's
-version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so a few entries are compared as
-well.
+version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so some entries are compared.
 """
 
 from __future__ import annotations
@@ -194,8 +193,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, also frozen floats, each once, under its
-    first name. Raises InvalidOption for none, and for anything but pairs of name and tensor."""
+    """Return the parameters that can have a gradient, also frozen ones of a float dtype, once, by
+    their first name. Raises InvalidOption for none, and for anything but pairs of name and
+    tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     if not isinstance(named_parameters, Iterable):

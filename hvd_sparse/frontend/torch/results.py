@@ -1,7 +1,7 @@
 """Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
-the tensor's step is taken back. docs/adr/0035 has the rules, and the end of the check for PCGrad.
+the tensor's step is taken back. docs/adr/0035 has the rules, also for programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
@@ -39,7 +39,7 @@ SAMPLE = 4096
 TOLERANCE = 0.02
 """Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
-"""Least squared cosine of a multiple of a result; rounding to half precision leaves it above."""
+"""From this squared cosine on, a gradient is a multiple of a result, also in half precision."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
