@@ -23,8 +23,7 @@ def check_density(density: float, where: str = "density") -> float:
 
 
 def hint_of(name: str, names: Iterable[str]) -> str:
-    """Return a question with the name that is most like a misspelt one, for a message; empty if
-    none is like it."""
+    """Return a question with the name most like a misspelt one, for a message, or an empty text."""
     close = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -40,8 +39,7 @@ def check_number(
     """Raise InvalidOption unless ``low < value < high``.
 
     what : the option's name, for the error message
-    remedy : description of valid values, for the error message; by default, the message names the
-        bounds
+    remedy : valid values, for the error message; by default, it names the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
         bounds = f"above {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
@@ -74,11 +72,8 @@ def check_cap(cap: float, owner: str) -> None:
 
 @lru_cache(maxsize=4096)  # called several times per tensor and step
 def count_from_density(numel: int, density: float) -> int:
-    """Return the number of entries to send of a tensor with ``numel`` entries: k = max(1,
-    min(numel, floor(numel * density + 1e-9))), or 0 for an empty tensor.
-
-    1e-9 compensates for rounding: for example, 0.29 * 100 is 28.999999999999996 in floats.
-    """
+    """Return how many entries to send: max(1, min(numel, floor(numel * density + 1e-9))), or 0 if
+    numel is 0. 1e-9 compensates for rounding: 0.29 * 100 is 28.999999999999996 in floats."""
     if numel == 0:
         return 0
     return max(1, min(numel, math.floor(numel * density + 1e-9)))

@@ -69,14 +69,12 @@ TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "pr
 """Options of methods that a configuration never gets, listed for a message about unknown ones."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between ranks, and between a saved state and the compressor that loads
-it."""
+"""Options that may differ between ranks, and from those of a saved state."""
 
 
 @dataclass(frozen=True)
 class Configuration(Parts):
-    """The five parts of a compressor and its common options, which ``methods.builder.Builder``
-    describes. Configurations are immutable and can be compared."""
+    """A compressor's five parts and common options (see ``Builder``), immutable and comparable."""
 
     min_numel: int = 1024
     compress_1d: bool = False
@@ -205,9 +203,8 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
-        that were not measured get the smallest density. Comparisons ignore measured densities,
-        so the copy equals the original."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; others
+        get the smallest. Comparisons ignore measured densities, so the copy equals the original."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -246,8 +243,7 @@ class Configuration(Parts):
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return the largest number of entries of a tensor that a rank may send, because of
-        ``max_gathered_bytes``; None if that option is None."""
+        """Return the most entries of a tensor for ``max_gathered_bytes``; None without a bound."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize
@@ -255,16 +251,12 @@ class Configuration(Parts):
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
         """Return the exchanges from which "auto" chooses: all that work with these parts and on
-        these ranks, with their default options.
-
-        Exchanges that drop entries are left out. ``shared_index`` sends one rank's indices, so it
-        is included only if all ranks select the same ones.
-        """
+        these ranks, with their default options, and drop no entries. ``shared_index`` sends one
+        rank's indices, so it is included only if all ranks select the same ones."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
-        # An exchange that sums gradients before the selection sends less only if ranks share a
-        # node. It also stores parts of the residual on certain ranks, which may change in elastic
-        # runs.
+        # An exchange that sums first sends less only if ranks share a node. It stores parts of the
+        # residual on certain ranks, which may change in elastic runs.
         divides = placement.node_count < placement.world_size and not is_elastic()
         fitting = []
         for id in EXCHANGES:
@@ -307,9 +299,8 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for the options ``density`` and ``schedule``. If both are None, there is
-    no schedule; without ``schedule``, the density is constant. A ``schedule`` mapping without
-    "value" ends at ``density``."""
+    """Return the schedule for these options; None for neither. Without ``schedule``, the density is
+    constant. A ``schedule`` mapping without "value" ends at ``density``."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

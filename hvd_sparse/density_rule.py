@@ -144,8 +144,7 @@ def read_hiding(text: str, where: str = "density") -> float:
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return a valid option ``density`` as a float or a rule. Raises InvalidOption for others; the
-    message calls the option ``where``."""
+    """Return the option ``density`` as a float or rule. Raises InvalidOption, naming ``where``."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):

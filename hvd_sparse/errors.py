@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 class SparseError(Exception):
     """Base class of all errors of hvd_sparse."""
 
-    # If an error is raised while ``tf.function`` traces, AutoGraph passes it on unchanged only if
-    # its constructor is that of Exception. Without this line, the classes below would inherit the
-    # constructor of their second base class, and the user would get a StagingError.
+    # AutoGraph passes an error on unchanged only if its constructor is Exception's. Otherwise, the
+    # classes below would inherit that of their second base, and users would get a StagingError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 

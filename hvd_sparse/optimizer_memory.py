@@ -37,20 +37,17 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """The name of an optimizer's class, and the classes of the memories that can compute its
-    update; the first one is the default."""
+    """An optimizer's class name, and the classes of memories for its update, the default first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, as an object or an id. Raises InvalidOption if the memory that
-        the user gave, ``given``, cannot compute the optimizer's update.
-
-        Options that the optimizer has as well, for example momentum, keep the memory's defaults,
-        because the optimizer supplies them in every step. So a checkpoint does not depend on the
-        momentum that a schedule had reached when it was saved.
-        """
+        """Return the memory to use, as an object or an id. Raises InvalidOption if the user's
+        memory, ``given``, cannot compute the optimizer's update. Options that the optimizer has
+        too, for example momentum, keep the memory's defaults, because the optimizer supplies them
+        in every step. So a checkpoint does not depend on the momentum that a schedule had
+        reached."""
         if not self.memories:
             logger.warning(
                 "%s: no memory can do this optimizer's work, so its gradients are sent with "

@@ -21,16 +21,14 @@ Part = TypeVar("Part")
 
 
 class Registry(Generic[Part]):
-    """The classes of one kind of part, by id. Each class is a frozen dataclass whose fields are the
-    part's options."""
+    """The classes of one kind of part, by id: frozen dataclasses whose fields are the options."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a class decorator that registers a part under an id. The decorator raises
-        InvalidOption if the id is already registered."""
+        """Return a decorator that registers a class. It raises InvalidOption for an id in use."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:

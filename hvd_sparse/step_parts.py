@@ -123,8 +123,7 @@ class Parts:
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """The selector and codec of all steps if all tensors have one constant density, or none;
-        otherwise None."""
+        """The parts of all steps if all tensors have one constant density, or none; else None."""
         if self.schedule is None:
             return self.parts_at(None)
         if self.rule is not None or not isinstance(self.schedule, Constant):

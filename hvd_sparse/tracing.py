@@ -8,11 +8,10 @@ Chrome's trace format:
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process number ("pid") is the rank. Each thread ("tid", from 1) that selects, encodes and
-decodes has a row. Each bucket has a further row for its exchanges, because they overlap with that
-work. Times are in microseconds since the file was opened; the first event has the time of opening,
-under the name that Horovod's timeline uses. If a process is killed, its file lacks the last
-bracket, which viewers accept.
+The process number ("pid") is the rank. Each thread ("tid", from 1) has a row, and each bucket a
+further row for its exchanges, which overlap with the threads' work. Times are in microseconds since
+the file was opened; the first event has the time of opening, under the name that Horovod's timeline
+uses. The file of a killed process lacks the last bracket, which viewers accept.
 """
 
 from __future__ import annotations
@@ -101,18 +100,15 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """The timeline of one process. Several threads may write spans at the same time.
-
-    If a write fails, a warning is logged, the file is closed and training continues.
-    """
+    """The timeline of one process, to which several threads may write. If a write fails, a warning
+    is logged, the file is closed and training continues."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank
         self._file: TextIO | None = _open(path)
         self._lock = threading.Lock()
         self._threads: dict[int | str, int] = {}
-        # Write the bracket or comma before each event and not after it, so that the file of a
-        # killed process only lacks the closing bracket.
+        # Write commas before events, so that a killed process's file only lacks the last bracket.
         self._separator = "[\n"
         start_us = time.time_ns() // 1000
         # Read two clocks at the same moment: the time since 1970, which aligns the files of
@@ -216,9 +212,8 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file. The rank replaces ``{rank}`` in the setting, or is inserted
-    before the suffix: "trace.json" gives "trace.3.json". In elastic runs the process id follows the
-    rank."""
+    """Return the path of a rank's file. The rank replaces ``{rank}``, or is inserted before the
+    suffix, as in "trace.3.json". In elastic runs the process id follows the rank."""
     # In elastic runs, a new process may get the rank of an ended one. It must not empty that file.
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
@@ -237,8 +232,7 @@ def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # Ask for the rank only here, because it needs an initialized Horovod, and a compressor
-            # without a timeline may be created before ``hvd.init``.
+            # Only here, because a compressor without a timeline may be created before ``hvd.init``.
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(partial(_OPEN[setting].listen, name))

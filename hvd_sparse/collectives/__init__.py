@@ -1,6 +1,5 @@
-"""Implementations of ``collectives.contract``, one file for each communication library. This file
-has the polling, which is needed because waits of the libraries have no time limit.
-"""
+"""Implementations of ``collectives.contract``, one file for each communication library, and the
+polling that is needed because the libraries' waits have no time limit."""
 
 from __future__ import annotations
 

@@ -16,18 +16,15 @@ class Pending(Protocol):
     """A collective that has been started."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result. Raises ExchangeTimeout if it takes longer than ``timeout_s`` seconds;
-        None sets no limit."""
+        """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds, unless None."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""
 
 
 class Collective(Protocol):
-    """Asynchronous collectives. All ranks must make the same calls with the same names.
-
-    Arrays must not be modified between the call and its result.
-    """
+    """Asynchronous collectives. All ranks must make the same calls with the same names. Arrays must
+    not be modified between the call and its result."""
 
     @property
     def rank(self) -> int:
@@ -90,8 +87,7 @@ class Gatherer:
         return self.collective.allgather(data.view(np.uint8), self.name).wait(self.timeout_s)
 
     def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
-        """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
-        order."""
+        """Send a JSON-serializable value to all ranks, and return all values in rank order."""
         line = json.dumps(value).encode() + b"\n"
         gathered = self.gather(np.frombuffer(line, np.uint8)).tobytes()
         return [json.loads(line) for line in gathered.splitlines()]
@@ -117,8 +113,7 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector. The ranks of a node divide the vector into parts of
-        equal size, up to one entry."""
+        """Return a rank's part of a vector; a node's ranks have parts equal up to one entry."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
@@ -148,11 +143,9 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """For each rank, the index of its node; None if not all nodes have equally many ranks.
-
-        Horovod gives each process only its own local and cross rank, so the other ranks' nodes are
-        computed from Horovod's numbering. If processes disagree, the handshake raises an error.
-        """
+        """For each rank, the index of its node; None if not all nodes have equally many ranks. It
+        is computed from Horovod's numbering, because Horovod gives each process only its own local
+        and cross rank. If processes disagree, the handshake raises an error."""
         hvd = self.horovod
         if not hvd.is_homogeneous():
             return None

@@ -1,11 +1,10 @@
 """Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
 On a device, arrays are copied from and to pinned memory on a stream of their own, so that copies do
-not wait for the program's work on other streams. Horovod waits for the current stream of the thread
-that submits a collective, and so for the copy to the device. With
-``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is ready, and only the
-device's default stream waits for the result. Therefore the stream here waits for the default
-stream. Results are freed after they were copied to the host, so ``record_stream`` is not needed.
+not wait for the program's work. Horovod waits for the current stream of the submitting thread, and
+so for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its
+result is ready, and only the device's default stream waits for it, so the stream here waits for
+that one. Results are freed after they were copied, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Collectives that send arrays of the host from the memory of a device. Messages are padded to
-    blocks (see ``wire.padding``)."""
+    """Sends arrays of the host from a device's memory, in padded blocks (see ``wire.padding``)."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)
@@ -100,8 +98,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         parts = np.split(np.ascontiguousarray(array), np.cumsum(splits)[:-1])
         total = sum(map(needed, parts))
         room.note(total)
-        # The total length of what this rank sends must stay the same, so pad the part that it sends
-        # to itself.
+        # The total length must stay the same, so pad the part that this rank sends to itself.
         blocks = [
             write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
             for to, part in enumerate(parts)

@@ -144,9 +144,8 @@ class LocalCollective:
         parts: list[np.ndarray],
         finish: Callable[[list[Any]], tuple[np.ndarray, float]],
     ) -> _LocalPending:
-        """Start a collective of this rank's ``parts``. They are copied, because the rank may
-        overwrite them before another rank computes its result. ``finish`` computes, from the parts
-        of all ranks, the result and the bytes that this rank would receive over a network."""
+        """Start a collective of copies of this rank's ``parts``, which it may overwrite. ``finish``
+        computes, from all ranks' parts, the result and the bytes received over a network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sum(part.nbytes for part in parts)
 

@@ -1,8 +1,7 @@
 """Collectives over a process group of ``torch.distributed``: Gloo, MPI or NCCL, without Horovod.
 
-A process group matches collectives by the order in which ranks submit them. An allgather checks
-that this order is the same on all ranks: each message starts with its length and a checksum of the
-collective's name.
+A process group matches collectives by their order. An allgather checks that this order is the same
+on all ranks: each message starts with its length and a checksum of the collective's name.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ REMEMBERED = 8
 SPARE = 16
 """The room is the length of the longest of these past messages, plus 1 / SPARE of this length."""
 STEADY = 2
-"""If the lengths of past messages differ by more than this factor, for example those of a
-checkpoint's arrays, the room is 0, because most of it would be padding."""
+"""If past lengths differ by more than this factor, the room is 0: most of it would be padding."""
 
 
 @dataclass(eq=False)
@@ -57,12 +55,9 @@ class _Started:
 
 
 class _Gathering:
-    """An allgather of messages of unequal lengths.
-
-    The first collective runs in the background. It gathers the lengths of all messages, and the
-    first bytes of each, up to a number that is the same on all ranks, the room. If a message is
-    longer, ``wait`` gathers the rest with a second collective.
-    """
+    """An allgather of messages of unequal lengths. The first collective, in the background, gathers
+    the lengths of all messages and the first bytes of each, up to a number that is the same on all
+    ranks, the room. If a message is longer, ``wait`` gathers the rest with a second collective."""
 
     def __init__(
         self,
@@ -86,8 +81,7 @@ class _Gathering:
         self._result: np.ndarray | None = None
 
     def is_done(self) -> bool:
-        # Do not start the second collective here, because ranks call this function at different
-        # times.
+        # Do not start the second collective here: ranks call this at different times.
         if self._result is not None:
             return True
         if self._rest is not None:
@@ -128,8 +122,7 @@ class _Gathering:
 
 @dataclass(eq=False)
 class _Alltoall:
-    """An alltoall. A first collective exchanges the parts' lengths; ``wait`` exchanges the
-    parts."""
+    """An alltoall: a first collective exchanges the parts' lengths, and ``wait`` the parts."""
 
     _array: np.ndarray
     _leaving: list[int]

@@ -36,8 +36,7 @@ from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds for which a program sleeps at its end, so that other threads can take the interpreter's
-lock. They need it only for microseconds."""
+"""Seconds of sleep at a program's end, in which other threads can briefly take Python's lock."""
 
 
 class DdpCompressor(ParameterCompressor):
@@ -267,9 +266,8 @@ class DdpCompressor(ParameterCompressor):
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that DDP reduces, with their names in the bare model, without the
-    prefixes of ``torch.compile``. Raises InvalidOption if there are none, and UnsupportedInput for
-    a dtype that cannot be compressed."""
+    """Return the parameters that DDP reduces, named as in the bare model, without the prefixes of
+    ``torch.compile``. Raises InvalidOption for none, UnsupportedInput for an unsupported dtype."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
@@ -301,21 +299,17 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 @cache  # once per process
 def let_threads_finish() -> None:
     """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
-    interpreter's lock before. If one of them asks for the lock later, the process aborts with
-    "terminate called without an active exception" (pytorch/pytorch#179291). This can happen in any
-    DDP program: the model keeps its process group, so ``destroy_process_group`` does not end them
-    (torch 2.13)."""
+    interpreter's lock before. If one takes it later, the process aborts with "terminate called
+    without an active exception" (pytorch/pytorch#179291). Any DDP program can abort so: the model
+    keeps its process group, so ``destroy_process_group`` does not end the threads (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
-    """A bucket of DDP. It exists from the hook's call for the bucket to the last hook call of the
-    backward pass.
+    """A bucket of DDP, from the hook's call for it to the last hook call of the backward pass.
 
-    sum, reduced : the allreduce of carriers and gradients, and its result divided by the number of
-        ranks
-    lengths : for each tensor, its number of entries in ``sum``: the length of the carrier, or of
-        the gradient if the tensor is not compressed
+    sum, reduced : the allreduce of carriers and gradients, and its result divided by world_size
+    lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
     uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
         held an earlier result; empty if not needed
     """
@@ -377,9 +371,8 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise an error, which all ranks have, after DDP has finished the backward pass. If the error
-    interrupted DDP before, DDP would refuse all later passes. In ``model.join()`` there is no
-    backward pass, and the error is raised at once."""
+    """Raise an error, which all ranks have, after the backward pass: raised before, it would make
+    DDP refuse all later passes. In ``model.join()`` there is no pass, and it is raised at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -387,18 +380,15 @@ def raise_behind_backward(error: SparseError) -> None:
     def throw() -> None:
         raise error
 
-    # DDP queues its end after the hook's last call. A callback that is queued by a callback runs
-    # after that.
+    # DDP queues its end after the hook's last call. A callback of a callback runs after that.
     engine.queue_callback(lambda: engine.queue_callback(throw))
 
 
 class Accumulation:
     """Records which parameters a step used, and whose ``.grad`` held a result when the step began.
-
     The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
-    calls the hooks here before DDP's, so the records of a bucket are complete when DDP calls its
-    communication hook. Gradients are only read with ``asks_for_results``, because this costs time.
-    """
+    calls these hooks before DDP's, so a bucket's records are complete in the communication hook.
+    Gradients are only read with ``asks_for_results``, because this costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

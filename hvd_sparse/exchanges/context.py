@@ -1,9 +1,8 @@
 """The context of an exchange, which runs for one bucket of tensors in one step.
 
-An exchange is a sequence of collectives (phases). It never raises between its phases, because the
-other ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error
-instead. The remaining phases then send messages that report the error, and after the last phase
-``read`` or ``finish`` raises it.
+An exchange is a sequence of collectives (phases). It never raises between them, because the other
+ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error, later
+phases send messages that report it, and after the last one ``read`` or ``finish`` raises it.
 """
 
 from __future__ import annotations
@@ -85,8 +84,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""The arrival of a tensor whose sum is not finite on some rank. That rank sends no frame of the
-tensor, so all ranks notice."""
+"""Arrival of a tensor whose sum overflows on a rank. It sends no frame, so all ranks notice."""
 
 
 @dataclass(eq=False)
@@ -165,8 +163,7 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error of the block until the last phase is over. If it is this rank's own error,
-        the next messages report it to the other ranks."""
+        """Keep an error until the last phase is over; the next messages report this rank's own."""
         try:
             yield
         except Exception as error:
@@ -175,12 +172,10 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: its errors if it has any, otherwise the frames by
-        position."""
+        """Return this rank's message, uint8: its errors if any, or the frames by position."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        # If another rank has failed, the message is empty, but all ranks still take part in the
-        # collective.
+        # If another rank has failed, the message is empty; all ranks still take part.
         given = {} if frames is None or self.failure is not None else frames
         # Add up the lengths first, so that a message above the limit is not allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
@@ -192,10 +187,8 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
-        """Return the request for an alltoall of messages.
-
-        frames : for each rank, the frames in its message, by position; None sends it no bytes
-        """
+        """Return the request for an alltoall of messages. ``frames`` has each rank's frames, by
+        position; None sends a rank no bytes."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:

@@ -156,8 +156,7 @@ class Compressor:
         return self.step.world_size or self.collective.world_size
 
     def _averaged(self, position: int) -> int:
-        """Return over how many ranks a tensor's gradient is averaged after the memory has processed
-        it: over all for a compressed tensor, otherwise 1."""
+        """Return over how many ranks a gradient is averaged after the memory; 1 if uncompressed."""
         spec = self.step.specs[position]
         is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
         return self._size_of_world() if is_sparse else 1

@@ -1,7 +1,5 @@
-"""Names of compressors, by which their collectives are matched; equal on all ranks.
-
-A place is a process set in one frontend, as text: for example "torch.0".
-"""
+"""Names of compressors, by which their collectives are matched; equal on all ranks. A place is a
+process set in one frontend, as text: for example "torch.0"."""
 
 from __future__ import annotations
 
@@ -54,13 +52,10 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake, which is the same on every rank.
-
-        The name contains the number of the handshake at this place. The compressor's own name and
-        number cannot be used, because ranks may differ in them: the name depends on the model, and
-        one rank may have made an additional compressor. A second handshake of a compressor means
-        that an elastic restart has made a new world, so the numbers start again.
-        """
+        """Return the name of a new handshake, the same on every rank: it has the handshake's number
+        at this place. Ranks may differ in the compressor's own name and number: the name depends on
+        the model, and one rank may have made an additional compressor. A second handshake of a
+        compressor means that an elastic restart has made a new world, so numbers restart."""
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
             met.clear()

@@ -59,8 +59,7 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the record of the last step, and measure the new step if it is one to record. The
-        caller holds the lock of the transactions."""
+        """Finish the last record, and measure a step that is due, under the transactions' lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -108,8 +107,7 @@ class Recorder:
         with self._step.transactions.lock:
             self._step.transactions.on_begin = None
             run = self._run
-            # Uncompressed tensors may not be marked as completed, so only tensors in buckets are
-            # checked.
+            # Uncompressed tensors may not be marked as completed, so check only those in buckets.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):

@@ -25,8 +25,7 @@ SAMPLE = 64
 def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
     """Return the sizes of state and messages, computed from shapes alone, JSON-serializable.
 
-    state_bytes : bytes that the memories of a rank keep between steps: residuals, velocities and,
-        for ``rollback``, their second buffers
+    state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
     gathered_bytes : bytes of all ranks' messages in a step at the requested density, which every
         rank receives; None if the method chooses its own density
     """

@@ -167,9 +167,8 @@ class _ReducingScaled(_Distributed):
 
 
 class _Agreeing(_Distributed):
-    """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates the gradients of several
-    batches and averages them over the ranks. After every batch, all ranks agree whether their
-    gradients are finite."""
+    """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates gradients and averages
+    them over the ranks. After every batch, all ranks agree whether their gradients are finite."""
 
     _hvd_sparse_process_set: ProcessSet
 

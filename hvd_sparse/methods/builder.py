@@ -1,5 +1,4 @@
-"""``Builder``, the base class of the named methods, which creates compressors and documents the
-options that all methods share."""
+"""``Builder``, the base class of methods, which creates compressors and has the common options."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that an entry should be sent in a run. The default density follows from this
-number, within the two bounds above."""
+"""How often a run should send an entry; gives the default density, within the bounds above."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
@@ -91,8 +89,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning with a sufficient density if the mean density of a run is too low; otherwise
-    an empty text."""
+    """Return a warning that names a sufficient density, if a run's mean is too low, or ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
@@ -119,8 +116,7 @@ def is_as_published(variant: str, method: str) -> bool:
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add to the options a schedule that is dense for the first ``steps`` steps, unless ``steps``
-    is 0.
+    """Add to the options a schedule that is dense for the first ``steps`` steps, if there are any.
     Raises InvalidOption if the options already have a schedule."""
     if not steps:
         return
@@ -212,9 +208,8 @@ class Builder(Generic[Compressor]):
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Give every method an attribute ``compress``, which Horovod calls if a program passes the
-        method itself instead of the compressor that it returns. It raises InvalidOption, whose
-        message shows the call to write."""
+        """Give every method an attribute ``compress``, which Horovod calls if a program passes it
+        the method itself. It raises InvalidOption, whose message shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -227,8 +222,7 @@ class Builder(Generic[Compressor]):
 
     @classmethod
     def compress(cls, *_: object) -> NoReturn:
-        """Raise InvalidOption. Horovod calls this if a program passes the class itself instead of a
-        compressor."""
+        """Raise InvalidOption: a program has passed the class to Horovod, not a compressor."""
         raise InvalidOption(
             "compression=Compression gives Horovod the class itself: call one of its methods, as "
             "in compression=Compression.ldte_bs(params, density=0.001), where params are the "
@@ -328,8 +322,7 @@ class Builder(Generic[Compressor]):
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that the densities follow, or None if they follow none. A
-        warning is logged if the mean density is too low for the run."""
+        """Return the rates that densities follow, or None; warn if the mean density is too low."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:

@@ -1,5 +1,4 @@
-"""Measurements of a rank's steps. Results are medians, so that a single delayed step does not
-change them much."""
+"""Measurements of a rank's steps, as medians, which a single delayed step changes little."""
 
 from __future__ import annotations
 
@@ -25,11 +24,8 @@ FACTOR = 1.5
 
 
 class StepClock:
-    """Times steps, from a step's first gradient to its last result.
-
-    A new step begins with the first gradient after a result was requested (``is_between``), or with
-    the second gradient of a tensor.
-    """
+    """Times steps, from the first gradient to the last result. A new step begins with the first
+    gradient after a result was requested (``is_between``), or with a tensor's second gradient."""
 
     def __init__(self) -> None:
         self._in_step: set[int] = set()
@@ -55,8 +51,7 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step. Return the duration of the previous step in seconds; None if there was
-        none, or if it failed."""
+        """Begin a step. Return the previous step's seconds; None if there was none or it failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -103,8 +98,7 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether step times have changed by more than ``FACTOR``. ``slowest_s`` is the
-        slowest rank's median of this window."""
+        """Return whether the slowest rank's median has changed by more than ``FACTOR``."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None
@@ -140,8 +134,7 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Restart the current step's time if this is its first gradient. For graphs, whose steps
-        begin earlier, when the program calls ``replan``."""
+        """Restart the step's time at its first gradient; in graphs, ``replan`` began it earlier."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 

@@ -1,8 +1,5 @@
 """Policies that measure a run's first steps and then decide: ``groups="planned"`` and
-``density="hiding"``.
-
-Rank 0 decides for all ranks. If step times change later, the policies measure and decide again.
-"""
+``density="hiding"``. Rank 0 decides for all ranks. If step times change, policies measure again."""
 
 from __future__ import annotations
 
@@ -45,11 +42,8 @@ Decision = Union[GroupPlan, HiddenDensities]
 
 
 class MeasuringPolicy(Policy):
-    """Base class of policies that measure steps until all ranks adopt one decision (``is_over``).
-
-    ``kind`` is the class of the decision. "Collective" below means that all ranks must make the
-    call at the same step.
-    """
+    """Base class of policies that measure steps until all ranks adopt one decision (``is_over``),
+    of class ``kind``. "Collective" below means that all ranks must call in the same step."""
 
     kind: ClassVar[type[Decision]]
     departed: ClassVar[str]
@@ -147,8 +141,8 @@ class MeasuringPolicy(Policy):
         return decision
 
     def _decide(self, told: Sequence[State], samples: Sequence[Samples]) -> Report:
-        """Return the decision as a dict. An error is returned too, as {"failure": text}, because
-        the other ranks wait for an answer."""
+        """Return the decision as a dict; an error as {"failure": text}, because other ranks
+        wait."""
         try:
             step = self._step
             costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
@@ -216,8 +210,7 @@ class MeasuringPolicy(Policy):
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Policy of ``groups="planned"``: uses the default groups while it measures, then the groups
-    with the shortest predicted step."""
+    """Policy of ``groups="planned"``: measures default groups, then uses the fastest predicted."""
 
     kind = GroupPlan
     departed = "their groups were planned, so the groups are planned again"
@@ -241,20 +234,16 @@ class PlannedGroups(MeasuringPolicy):
 
 class GraphPlannedGroups(PlannedGroups):
     """Policy of ``groups="planned"`` for TensorFlow graphs, whose groups are fixed when a graph is
-    traced.
-
-    While it measures, each gradient has a message of its own. In a graph, a gradient can arrive in
-    any thread, and some results are ready before other gradients arrive. So the policy cannot see
-    where a step begins, and the program calls ``replan`` at the beginning of each step.
-    """
+    traced. While it measures, each gradient has a message of its own. In a graph, gradients can
+    arrive in any thread, and some results are ready before other gradients arrive. So the policy
+    cannot see where a step begins, and the program calls ``replan`` at each beginning."""
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name)
         self._lock = threading.Lock()
 
     def replan(self, owner: Owner) -> bool:
-        """Begin a step, and return whether the groups have changed, so that the program must trace
-        its graphs again. Collective."""
+        """Begin a step. Return whether groups have changed, so that graphs must be traced again."""
         before = getattr(self.decision, "groups", None)
         self._clock.request()
         self.begin(owner, None)

@@ -1,11 +1,9 @@
-"""Policies, which decide in each step how gradients are sent, and the policy of
-``Compression.auto``.
+"""Policies, which decide in each step how gradients are sent, and that of ``Compression.auto``.
 
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
-uses the fastest. The trial of a way has warm-up steps and measured steps. If the first measured
-step is far slower than the best way so far, the way is dropped. A step is timed from its first
-gradient to its last result. All ranks compare the slowest rank's medians, so that they make the
-same choice at the same step.
+uses the fastest. The trial of a way has warm-up steps and measured steps; it ends if the first
+measured step is far slower than the best way so far. A step is timed from its first gradient to its
+last result. All ranks compare the slowest rank's medians, so they choose alike at the same step.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way, because medians of a few steps are
 uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way takes longer than this factor times another way's time in
-the last trial."""
+"""A new trial begins if the chosen way is slower by this factor than another in the last trial."""
 RECENT = 50
 """Number of last steps whose median a review compares."""
 
@@ -55,8 +52,7 @@ Agree = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a trial: the chosen way, "sparse", "dense" or "fp16", and for each way that was
-    tried, the slowest rank's median seconds of a step."""
+    """A trial's result: the chosen way, and the slowest rank's median seconds of each tried way."""
 
     way: str
     seconds: dict[str, float]
@@ -101,9 +97,8 @@ class Policy:
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Called with each gradient before it is compressed. Return the way in which it is sent:
-        one of ``WAYS``, or ``EVERYTHING``. ``position`` is None for a tensor that the compressor
-        does not know."""
+        """Called with each gradient before it is compressed. Return its way: one of ``WAYS``, or
+        ``EVERYTHING``. ``position`` is None for an unregistered tensor."""
         return SPARSE
 
     def sent(self, position: int, ticket: Ticket) -> None:
@@ -138,8 +133,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives. If they hang, the watchdog reports them under
-    the name ``what``."""
+    """Return a context for a policy's collectives; the watchdog reports hangs as ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -152,8 +146,7 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
-    """Send a JSON-serializable value to all ranks, and return the values of all ranks in rank
-    order. All ranks must call this. ``what`` is for the watchdog, as in ``waiting``."""
+    """Return all ranks' values, JSON-serializable, in rank order. ``what`` is as in ``waiting``."""
     with waiting(owner, what):
         return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)
 
@@ -193,8 +186,7 @@ class Trial:
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way in which the gradients of the next step are sent. ``last_s`` is the
-        duration of the previous step in seconds; None if that step failed."""
+        """Return the next step's way. ``last_s`` is the last step's seconds; None if it failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -205,8 +197,7 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """Go on to the next way if the current one is measured, or is too slow to win. After the
-        last way, set the verdict."""
+        """Go to the next way if this one is measured or too slow; after the last, decide."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
@@ -240,11 +231,9 @@ class Trial:
 class Fallback(Policy):
     """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
 
-    In a dense way, Horovod reduces the gradients as it does without a compressor. Before that, each
-    tensor has a step in which its residual is sent too (``EVERYTHING``), so that nothing is lost.
-
-    sends_all : if True, every dense step sends all that the memory holds, because the memory
-        computes the optimizer's momentum
+    In a dense way, Horovod reduces the gradients as without a compressor. Before that, each tensor
+    has a step in which its residual is sent too (``EVERYTHING``). If ``sends_all``, every dense
+    step sends all that the memory holds, because the memory computes the optimizer's momentum.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
@@ -269,8 +258,7 @@ class Fallback(Policy):
         return EVERYTHING if self.sends_all or position in self.owed else self._way
 
     def next_way(self, owner: Owner) -> str:
-        """Return the way in which the gradients of the next step are sent. In some steps, this
-        runs a collective."""
+        """Return the way in which the next step's gradients are sent. May run a collective."""
         before = self.decision
         # Read the clock first, so that the time of the step before excludes the collective.
         way = self.trial.next(self.clock.begin(), lambda mine: self.agree(owner, mine))

@@ -8,8 +8,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. Selectors then select one entry. Memories that apply the
-optimizer's momentum send no entries."""
+"""Density at a learning rate of 0. Selectors send one entry; memories with momentum send none."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -49,8 +48,7 @@ class LearningRate(ValuedSchedule):
             check_whole(self.steps, "steps of LearningRate", 1)
 
     def density(self, step: int) -> float:
-        """Return the mean density, because the density of a step depends on the rate, and not on
-        the step."""
+        """Return the mean density; the density of a step depends on the rate, not on the step."""
         return self.number
 
     def density_at(self, pace: Pace) -> float:

@@ -76,8 +76,7 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream to a temporary file, which replaces ``path`` if the block ends without an
-    error."""
+    """Open a stream to a temporary file, which replaces ``path`` if the block ends well."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -86,8 +85,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-            # Rename while the file is locked, because another writer removes unlocked temporary
-            # files as leftovers of killed writers.
+            # Rename under the lock: other writers remove unlocked temporary files as leftovers.
             os.replace(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -106,8 +104,7 @@ def _create(target: Path) -> tuple[int, str]:
         handle, partial = tempfile.mkstemp(
             suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
         )
-        # If the file system does not support locks, continue without one: ``_sweep`` then cannot
-        # lock the file either, and does not remove it.
+        # Without locks in the file system, ``_sweep`` cannot lock the file either, and keeps it.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
         if os.fstat(handle).st_nlink:
@@ -240,9 +237,8 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Gather the states of all ranks, one array at a time; rank 0 writes them to one file. All
-    ranks must call this. If rank 0 cannot write, PeerFailure is raised on all ranks, with its
-    error."""
+    """Gather all ranks' states, one array at a time; rank 0 writes them to one file. Collective. If
+    rank 0 cannot write, PeerFailure is raised on all ranks, with its error."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -257,8 +253,7 @@ def gather_into_file(
                     for rank, array in arrays.items():
                         told[rank]["tensors"][key]["arrays"][array_name] = writer.add(array)
                 writer.finish(told)
-        # Catch any exception, because the other ranks wait for the reason, and an invalid path may
-        # raise other errors than OSError.
+        # Any exception, also of an invalid path, because the other ranks wait for the reason.
         except Exception as error:
             if lost:
                 raise

@@ -1,5 +1,4 @@
-"""Checks of a saved state (``Compressor.state_dict``): whether it is well-formed, and whether it
-fits a compressor."""
+"""Checks that a saved state (``Compressor.state_dict``) is well-formed and fits a compressor."""
 
 from __future__ import annotations
 
@@ -45,9 +44,8 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return the state with its tensors renamed to the compressor's names, where the names differ
-    only in the prefixes of ``torch.compile``. A malformed or ambiguous state is returned
-    unchanged."""
+    """Return the state with tensors renamed to the compressor's names where the names differ only
+    in the prefixes of ``torch.compile``; unchanged if it is malformed or ambiguous."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -167,10 +165,8 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return, by name, the valid lengths of a memory's arrays for a tensor of which this rank keeps
-    ``kept`` entries."""
-    # To learn the arrays' names, create the memory's state for a tensor of one entry, which is
-    # cheap.
+    """Return the valid lengths of a memory's arrays, by name, for ``kept`` kept entries."""
+    # Create the state of a tensor of one entry, which is cheap, to learn the arrays' names.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
 

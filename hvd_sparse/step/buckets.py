@@ -12,8 +12,7 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload, in bytes, from which a bucket takes no further tensor, because the start-up
-cost of larger messages is negligible."""
+"""Expected payload, in bytes, at which a bucket is full; start-up costs are then negligible."""
 
 MOST_GROUPS = 2**53
 """Largest number of groups, because ``_equal`` computes in float64, which is exact up to it."""
@@ -28,8 +27,7 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring compressed tensors into buckets, from the last registered to the first,
-    because backward passes compute gradients in about this order."""
+    """Merge neighbouring tensors into buckets, last to first, as backward passes reach them."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0

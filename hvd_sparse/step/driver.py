@@ -1,9 +1,8 @@
 """The driver runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange as soon as the gradients of all tensors of the bucket are
-there. The first ``decompress`` of a step finishes all exchanges of the step, in the order of the
-buckets' numbers, which is the same on all ranks. Horovod calls ``decompress`` in the order of its
-hooks, which differs between ranks. In that order, two ranks could wait for each other forever.
+``compress`` starts a bucket's exchange when all its gradients are there. The first ``decompress``
+of a step finishes all exchanges in the order of the buckets' numbers. In the order of Horovod's
+hooks, which differs between ranks, two ranks could wait for each other forever.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class Conversation(Generic[Result]):
 
 
 class Driver:
-    """Runs the exchanges of one compressor. ``name`` is part of the names of its collectives, by
-    which Horovod matches the ranks' calls."""
+    """Runs the exchanges of one compressor. Horovod matches their collectives by ``name``."""
 
     def __init__(self, step: Step, collective: Collective, name: str) -> None:
         self.step = step
@@ -124,9 +122,8 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat. On any error, the step of all tensors is
-        rolled back before the error is raised. ``is_dropped`` means that no rank uses the result:
-        an empty array is returned, and the tensor's next step rolls this one back."""
+        """Return a tensor's reduced gradient, flat. Any error first rolls back the step of all
+        tensors. With ``is_dropped``, no rank uses the result, and an empty array is returned."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -142,8 +139,7 @@ class Driver:
                 return NOTHING
             return self.step.result(ticket, reduced, parameter)
         except Exception as error:
-            # Also for Horovod's own errors: an elastic run continues from the state before the
-            # step.
+            # Also for Horovod's errors, after which an elastic run continues from the old state.
             self.step.transactions.fail(ticket.run, error)
             raise
 
@@ -158,9 +154,8 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error about a gradient of an unregistered tensor, after starting the
-        exchanges of all buckets. Their messages report the error, and other ranks may wait for any
-        of them."""
+        """Raise this rank's error about an unregistered tensor, after starting the exchanges of all
+        buckets, whose messages report it, and for which other ranks may wait."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -211,9 +206,8 @@ class Driver:
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
-            # All ranks know of the failure by now.  The failed rank may have sent its error in
-            # buckets that no other rank has entered: receive it in this step, or it would be
-            # matched with the next.
+            # All ranks know of the failure now. Receive errors sent in buckets that only the failed
+            # rank has entered, or they would be matched with messages of the next step.
             for index, members in enumerate(self.step.buckets):
                 run.open(index, members)
             self._finish(run)
@@ -223,8 +217,7 @@ class Driver:
 
     def _finish(self, run: StepRun) -> SparseError | None:
         active = []
-        # The same order on all ranks, because collectives are matched by order, and hook orders
-        # differ.
+        # In the same order on all ranks, because collectives are matched by their order.
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
             # If the bucket is not full, this rank lacks a tensor, which its message reports.

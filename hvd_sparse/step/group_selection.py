@@ -1,9 +1,8 @@
 """Group selection: one selection from the vectors (residual + gradient) of several tensors.
 
-Each tensor keeps its own residual, its own frame in the message, and its own number of steps.
-Usually the vectors need not be joined. The kernel that adds a tensor's gradient to its residual
-also extracts the entries that reach the group's last threshold, and the selection is made from
-these entries.
+Each tensor keeps its own residual, frame and number of steps. Usually the vectors need not be
+joined: the kernel that adds a gradient to its residual also extracts the entries that reach the
+group's last threshold, and the selection is made from these entries.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread computes with subnormal numbers, and does not flush them to zero.
-    ``torch.set_flush_denormal`` and compilers' fast-math flags switch this. Ranks that differ in it
-    would compute different sums of the same messages."""
+    """Return whether this thread keeps subnormal numbers; ranks that differ compute different sums.
+    ``torch.set_flush_denormal`` and compilers' fast-math flags flush them to zero."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 

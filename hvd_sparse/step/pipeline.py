@@ -2,12 +2,10 @@
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
-With an exchange that ``settles_later``, memory.update runs after the exchange. With an exchange
-that ``sums_first``, the pipeline starts with the gradient that the exchange has summed.
-``step.receiver`` decodes the frames of all ranks and sums them in the order of ranks.
-
-The pass over a tensor is the kernel call that adds the gradient to the residual. With an aim, it
-also extracts the entries that reach the aim's threshold.
+With an exchange that ``settles_later``, memory.update runs after the exchange. With one that
+``sums_first``, the pipeline starts with the summed gradient. ``step.receiver`` decodes the frames
+of all ranks and sums them in rank order. The pass over a tensor is the kernel call that adds the
+gradient to the residual, and with an aim extracts the entries that reach the aim's threshold.
 """
 
 from __future__ import annotations
@@ -36,8 +34,7 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""For a group's selection, a pass may extract one in this many entries of a tensor, even if the
-tensor's own aim has a smaller capacity."""
+"""A pass for a group may extract one in this many of a tensor's entries, or its aim's capacity."""
 
 
 class Pipeline:
@@ -52,8 +49,7 @@ class Pipeline:
         self.observes = configuration.telemetry is True
         """Whether telemetry measures norms and staleness; may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Whether a gradient is checked for NaN and Inf before the pass, because without
-        ``rollback`` there is a single buffer, which NaN would spoil."""
+        """Without ``rollback``, NaN would spoil the only buffer, so gradients are checked first."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
@@ -76,8 +72,7 @@ class Pipeline:
     ) -> Outgoing:
         """Process a tensor's flat gradient, and return this rank's contribution to the step.
 
-        is_summed : the gradient is the sum that an exchange with ``sums_first`` has computed for
-            this rank's part of the tensor
+        is_summed : an exchange with ``sums_first`` has summed the gradient of this rank's part
         accumulated : the result of the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
@@ -147,8 +142,7 @@ class Pipeline:
         return Outgoing(dense=whole)
 
     def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
-        """Return an empty contribution in place of a gradient with NaN or Inf. The carrier's flag,
-        or the missing frame, reports the NaN or Inf to the other ranks."""
+        """Return an empty contribution; the carrier's flag or a missing frame reports the cause."""
         spec, exchange = state.spec, self.exchange
         if not dense and not exchange.settles_later and not exchange.sums_first:
             return Outgoing()
@@ -157,8 +151,7 @@ class Pipeline:
             return Outgoing(dense=zeros)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if exchange.shares_indices and selector.has_shared_indices:
-            # The other ranks send values at shared indices, and an allreduce needs as many values
-            # from this rank.
+            # The allreduce of values at shared indices needs as many values from this rank.
             warm, memo = state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
@@ -186,10 +179,9 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus, which are the entries that a pass on a device extracted and
-        the selector did not select, may be added back to the vector later, in one launch with the
-        bucket's sums. This requires that no code reads the vector before that launch, and that a
-        failed step discards the vector."""
+        """Return whether the surplus, entries that a pass on a device extracted and the selector
+        did not select, may be added back later, in one launch with the bucket's sums: no code reads
+        the vector before, and a failed step discards it."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -198,9 +190,8 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's last threshold; None if the tensor was not last selected in
-        a group. Also None without ``rollback``, because an error could lose the extracted
-        entries."""
+        """Return an aim at the group's last threshold; None if the tensor was last selected alone,
+        and without ``rollback``, where an error could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -220,8 +211,7 @@ class Pipeline:
         vector: np.ndarray,
         selected_in: str,
     ) -> Outgoing:
-        """Encode a tensor's selected entries, and keep the others in the memory. ``selected_in``
-        names the vector that they were selected from: the tensor's key, or its group's name."""
+        """Encode a tensor's selected entries, and keep the others in the memory."""
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
@@ -384,8 +374,7 @@ def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.ran
     """Return a selector's random generator for one step of a tensor. If ``rank`` is None, it is the
     same on all ranks. Its numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
-    # Philox counts draws in the two lowest words, so the numbers of two steps or ranks would
-    # overlap only after 2**128 draws.
+    # Philox counts draws in the two lowest words, so numbers overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]
     return np.random.Generator(
         np.random.Philox(key=np.frombuffer(digest[:16], np.uint64), counter=counter)

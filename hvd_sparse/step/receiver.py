@@ -22,8 +22,7 @@ from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
-"""Results below these magnitudes are in the range of float32 and bfloat16 (``MOST``) and float16
-(``MOST_HALF``), even after rounding."""
+"""Results below these fit float32 and bfloat16, or float16 (``MOST_HALF``), even after rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
@@ -31,8 +30,7 @@ MOST_FACTOR = 1e6
 
 Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
-"""A request to set an array, flat, to a factor times the sum of a tensor's parts: the tensor, its
-codec, the parts, the array and the factor."""
+"""A request to write factor * sum: tensor, codec, parts, flat array for the result, factor."""
 
 
 class Receiver:
@@ -48,8 +46,7 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store the results of a bucket's exchange. If the exchange determines the sent entries,
-        update the memories too."""
+        """Store a bucket's arrivals. If the exchange ``settles_later``, update the memories too."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
@@ -66,8 +63,7 @@ class Receiver:
                     self.pipeline.settle(ticket, arrival)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the content of the reduced carrier. Raises the errors of
-        ``CarrierLayout.read``."""
+        """Return the content of the reduced carrier; raises as ``CarrierLayout.read`` does."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -80,9 +76,8 @@ class Receiver:
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
-        """Return the reduced gradient of a tensor, flat. ``reduced`` is Horovod's result for the
-        array that ``compress`` returned; ``parameter`` is the tensor's value, flat, if the memory
-        needs it."""
+        """Return a tensor's reduced gradient, flat. ``reduced`` is Horovod's result for the array
+        of ``compress``; ``parameter`` is the tensor's value, flat, if the memory needs it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # Other tickets have an error, which has just been raised.
@@ -138,9 +133,8 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write the sum of a tensor's entries to its result array. Return an upper bound of the
-        magnitudes in the sum, or None, on all ranks, if the sum overflows. ``factor`` is the factor
-        that Horovod applied to the sum of the carriers."""
+        """Write a tensor's sum to its result array. Return an upper bound of its magnitudes; None,
+        on all ranks, if it overflows. Horovod has multiplied the carriers' sum by ``factor``."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -173,10 +167,9 @@ class Receiver:
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
-        """Write the sums of a bucket's tensors in one call, with the factor of the first carrier.
-        Return an upper bound of each sum's magnitudes. ``_sum`` repeats sums that need another
-        factor, and computes those that are left out here: sums that may overflow, and traced
-        tensors on the host."""
+        """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
+        bounds of their magnitudes. ``_sum`` computes the others: those with another factor, those
+        that may overflow, and traced tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -193,9 +186,8 @@ class Receiver:
         return {position: most for position, most in zip(places, bounds) if most is not None}
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return entries that must be added back to their vectors, because a pass extracted them
-        and they were not selected. Each is returned once. Entries of failed steps are left out,
-        because their vectors are discarded."""
+        """Return, once, entries that a pass extracted and that were not selected, to be added back
+        to their vectors. Failed steps, whose vectors are discarded, are left out."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -230,9 +222,8 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then multiply by the loss scale. If the result has NaN or
-        Inf, the step has no effect on any rank, because all ranks check the same bits. ``most`` is
-        an upper bound of the magnitudes in ``reduced``."""
+        """Apply the memory's ``finish``, then the loss scale. If the result, the same on all ranks,
+        has NaN or Inf, the step has no effect. ``most`` bounds the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes:
@@ -301,9 +292,8 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write the sums of a bucket's tensors, and add ``surplus`` entries back to their vectors.
-    Return for each sum an upper bound of its magnitudes, or None if the sum was not written,
-    because a payload is corrupt or the sum may overflow."""
+    """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
+    of magnitudes; None for sums that are not written, because they are corrupt or may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:

@@ -23,9 +23,8 @@ OF_ONE_RANK = carrier_layout(np.float64, 1)
 Answer = Union[Taking, Moments]
 """The result of a pass on a device. Reading an attribute waits for the device."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: the tensor's name, this rank's contribution (None on
-a dense step), the number of entries whose residual this rank keeps, and the bytes of a dense
-step."""
+"""A tensor's completed step, for the counters: name, contribution (None on a dense step), number of
+entries whose residual this rank keeps, and bytes of a dense step."""
 
 
 class Late(Protocol):
@@ -171,8 +170,7 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the buckets of several tickets into one bucket, and set it in the tickets. Tickets of
-    unregistered tensors have no bucket, and contribute only their errors."""
+    """Merge the tickets' buckets into one. Unregistered tensors contribute only their errors."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

@@ -35,8 +35,7 @@ SPARE_BYTES = 24
 
 
 class NotedPasses:
-    """The engine's kernels, except that a pass with an aim is recorded instead of run, because
-    ``OutgoingRows.send`` runs it later."""
+    """The engine's kernels, but passes with an aim are recorded for ``OutgoingRows.send``."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -116,8 +115,7 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Run the call on all rows. It cannot finish a row whose selection needs a search; then the
-        pipeline continues from the result of the row's pass."""
+        """Run the call on all rows; the pipeline finishes rows whose selection needs a search."""
         if self._kernels is None or not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable

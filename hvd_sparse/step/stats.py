@@ -12,8 +12,7 @@ from hvd_sparse.types import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 MEASURED = ("kept", "accumulated", "waited", "entries_measured")
-"""Names of the sums of ``Outgoing.observed`` and ``Outgoing.entries``, over the steps in which
-telemetry measured."""
+"""Names of the sums of ``Outgoing.observed`` and ``.entries``, over steps with telemetry."""
 BYTES = "frame_bytes"
 """Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
 if the exchange encodes the entries."""
@@ -27,9 +26,8 @@ class Counts(dict[str, float]):
 
 
 class Stats:
-    """Counters of one compressor on one rank. The bytes of collectives include those of failed
-    steps; the counters of tensors do not count failed steps. ``completed`` lists the tensors' steps
-    that are not counted yet: counting them together is faster than a call for each."""
+    """Counters of one compressor on one rank. Failed steps count for bytes of collectives, but not
+    for tensors. ``completed`` lists steps not counted yet: counting them together is faster."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []

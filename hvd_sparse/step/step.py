@@ -1,9 +1,8 @@
 """The step: the tensors and buckets of a compressor, and the half of a step that sends.
 
 ``step.receiver`` has the half that receives. Neither calls a collective; ``step.driver`` and the
-TensorFlow frontend do. If this rank fails, ``compress`` does not raise, because the other ranks
-would wait for a collective that this rank never submits. Instead, the carrier's flag and the
-bucket's message report the failure, and then all ranks raise an error.
+TensorFlow frontend do. If this rank fails, ``compress`` does not raise, or other ranks would wait
+forever. The carrier's flag and the bucket's message report the failure, and all ranks raise.
 """
 
 from __future__ import annotations
@@ -93,9 +92,8 @@ class Step(Receiver):
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
         """Use other buckets from the next step on, the same on all ranks. ``is_over`` states that
-        no caller waits for results of the current step. Raises InvalidOption if
-        the current step has not ended, or if entries are selected from whole groups
-        (``select_over="group"``), and the vectors of a group cannot be joined."""
+        no caller waits for results of the current step. Raises InvalidOption if the step has not
+        ended, or if ``select_over`` is "group" and the vectors of a group cannot be joined."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -120,8 +118,7 @@ class Step(Receiver):
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set the node of every rank (None if unknown) before the first step. If the option
-        ``exchange`` is "auto", this chooses the exchange."""
+        """Set the ranks' nodes (None if unknown) before the first step; resolve exchange "auto"."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -145,8 +142,7 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin the step of a tensor that Horovod reduces uncompressed. A memory with ``finishes``
-        still applies to the result."""
+        """Begin an uncompressed tensor's step. A memory with ``finishes`` still applies to it."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -284,8 +280,7 @@ class Step(Receiver):
     def _write_wire(self, ticket: TensorStep, dense: bool) -> np.ndarray:
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
-        # The checksum is over everything about this tensor's step that must be equal on all ranks.
-        # The part that is the same at every step is computed once.
+        # The checksum covers all that must be equal on all ranks; a constant part is computed once.
         started = self._started_checksums.get(spec.key)
         if started is None:
             started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
@@ -337,8 +332,7 @@ class Step(Receiver):
             bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Return the bucket's exchange, as a generator. It runs every phase even after a failure,
-        because the other ranks wait in each."""
+        """Return the bucket's exchange, a generator, which runs all phases even after a failure."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -385,9 +379,8 @@ class Step(Receiver):
         return conversation
 
     def _send_begun(self, bucket: BucketRun) -> None:
-        """Make the frames of the tensors that waited for their bucket or for their device. Their
-        carriers were sent earlier without flags. Therefore a missing frame reports NaN or Inf, and
-        the bucket's message reports a failure."""
+        """Make the frames of tensors that waited for their bucket or device. Their carriers have no
+        flags: a missing frame reports NaN or Inf, and the bucket's message reports a failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)

@@ -90,8 +90,7 @@ class TensorState:
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.exchange_memo, self.selected_in = exchange_memo, selected_in
         self.departures = None
-        # Needed because a step in which this rank does not select, for example because another
-        # rank leads, records no new values.
+        # A step in which this rank does not select, as with another leader, records no values.
         self._settle()
 
     def commit(self) -> None:
@@ -116,10 +115,9 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, from which telemetry computes the staleness. At
-    first, all entries count as sent at ``step``. If the first recorded step sends many entries
-    (``leaving``), only one block in ``EVERY`` is recorded, because random reads from uncached
-    memory are slow."""
+    """The last step in which each entry was sent, for the staleness; at first, ``step`` for all. If
+    the first recorded step sends many entries (``leaving``), only one block in ``EVERY`` is
+    recorded, because random reads from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -142,9 +140,8 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``. If only a part of
-        the tensor is recorded, the mean of the sent entries in this part stands for all; if there
-        are none, the mean of an earlier step."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``. The mean of the
+        recorded ones stands for all; if none of them is recorded, the mean of an earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

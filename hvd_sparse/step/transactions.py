@@ -46,8 +46,7 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Begin a tensor's step, after its last step is committed or rolled back. Return the step
-        and the tensor's state. The caller holds the lock."""
+        """Settle a tensor's last step, and begin a new one. The caller holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -94,9 +93,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when the tensor's next step begins, and
-        subtract it from the counters. Return False if the tensor has not completed the step, or
-        if the step is already committed or rolled back."""
+        """Mark a tensor's last step to be rolled back when its next one begins, and subtract it
+        from the counters. Return False if the step is not completed, or is already settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -142,8 +140,7 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Close the step, commit or roll back the last step of every tensor, and return the states
-        of all tensors that had a step."""
+        """Close the step, settle all tensors, and return the states of those that had a step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):
@@ -171,9 +168,8 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after its last finished step; None before its first step. A step
-        is finished when all its tensors are completed. If ``is_open``, the last step does not count
-        as finished, because it may still be taken back."""
+        """Return a tensor's state after its last step with all tensors completed; None before its
+        first. If ``is_open``, the last step does not count, because it may still be taken back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

@@ -146,10 +146,8 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``.
-
-    The tags of values over all tensors end in ``/total``. Metrics of the program keep their names.
-    """
+    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``. Tags
+    of values over all tensors end in ``/total``; metrics of the program keep their names."""
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]
         return {name: record[name] for name in names if record[name] is not None}

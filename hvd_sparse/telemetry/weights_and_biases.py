@@ -14,8 +14,7 @@ STEP = "hvd_sparse/step"
 @WRITERS.register("wandb")
 @dataclass(frozen=True)
 class WeightsAndBiases(Writer):
-    """Log metrics to the program's current run of Weights & Biases, or to a new run if there is
-    none.
+    """Log metrics to the program's current run of Weights & Biases, or to a new one.
 
     Parameters
     ----------

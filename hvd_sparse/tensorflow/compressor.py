@@ -320,8 +320,7 @@ class TensorflowCompressor(Compressor):
             self.functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # otherwise the carrier shows it
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # Ranks outside of the process set trace, but never run. With an elastic state, the
-        # handshake has been done before the tracing.
+        # Ranks outside of the process set never run. Elastic states have done the handshake before.
         if self.process_set.included() and not self.step.world_size:
             self._meet()
         self._has_shaken_hands = True

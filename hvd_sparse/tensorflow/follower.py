@@ -111,9 +111,8 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Reads the settings for each tensor's memory from the optimizer, and copies moments between
-    memory and optimizer. ``met`` has the positions of the variables whose gradients come through
-    the compressor."""
+    """Reads each tensor's settings from the optimizer, and copies moments between it and the
+    memory. ``met`` has the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -382,16 +381,14 @@ def _settings_of_muon(
         **of_muon,
         "ns_steps": int(optimizer.ns_steps),
         "ns_coefficients": (optimizer.muon_a, optimizer.muon_b, optimizer.muon_c),
-        # Keras adds epsilon to the norm of a sum of gradients; the memory has a mean, which is
-        # smaller by this factor.
+        # Keras adds epsilon to a norm of sums; the memory has means, smaller by this factor.
         "ns_epsilon": 1e-7 * (1 - of_muon["momentum"]),
         "scale": 1.0 if rms is None else math.sqrt(max(shape)) * rms,
     }
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost. ``loss`` is the part of the text that names the
-    place and the remedy."""
+    """Warn that an optimizer's moments are lost. ``loss`` is the text with the place and remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
@@ -410,9 +407,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer variables that hold the moments of ``variable``, by the names of the
-    memory's arrays. The dict is empty before the optimizer is built, and for Muon, whose momenta
-    differ between ranks."""
+    """Return the optimizer variables with the moments of ``variable``, by the memory's array names.
+    Empty before the optimizer is built, and for Muon, whose momenta differ between ranks."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

@@ -42,9 +42,8 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The operations that choose the branch of a step. All ranks take the branch ``way``, and
-    submit only its collectives. If ``is_timed``, ``note_end`` is called when a result has
-    arrived."""
+    """The operations that choose a step's branch. All ranks take the branch ``way``, and submit
+    only its collectives. If ``is_timed``, ``note_end`` is called when a result has arrived."""
 
     owner: GraphOwner
     site: CallSite
@@ -85,11 +84,8 @@ class Branches:
 
 
 class GraphBucket:
-    """The tensors of one message, while a graph is traced.
-
-    The message of a single tensor is built at once. The message of a group is built when Horovod
-    requests the first result, because Horovod has passed all tensors of the group by then.
-    """
+    """The tensors of one message, while a graph is traced. The message of a single tensor is built
+    at once, that of a group when Horovod requests the first result, after passing all tensors."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
@@ -145,8 +141,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat. No tensor can be added afterwards."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # A single function receives all inputs, because control dependencies have no effect in
-        # Horovod's branches.
+        # One function gets all inputs: control dependencies have no effect in Horovod's branches.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -169,9 +164,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # The names of messages include the graph's scopes, as those of carriers do. So messages
-            # have different names, and a rank that cannot identify a gradient still uses the name
-            # that the other ranks use.
+            # Messages are named with the graph's scopes, as carriers are, so their names differ,
+            # and a rank that cannot identify a gradient still uses the same name as other ranks.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -194,19 +188,16 @@ class GraphBucket:
 
 
 class GraphFallback(Fallback):
-    """The policy of ``Compression.auto`` in graphs, where every step takes one of several branches.
-
-    One operation per step chooses the branch for all gradients of a call of Horovod. In a dense
-    branch, Horovod reduces the gradients without a carrier, and no Python code runs.
-    """
+    """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
+    all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients without a
+    carrier, and no Python code runs."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
         self._branches: Branches | None = None
-        # Operations on this variable run in the order of the program, which is the same on all
-        # ranks.
+        # Operations on this variable run in program order, which is the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
@@ -216,9 +207,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, in the graph around Horovod's own
-        branches. It waits for the last gradient of the list, because most backward passes compute
-        this gradient first."""
+        """Build the operation that chooses a step's branch, around Horovod's own branches. It waits
+        for the last gradient of the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(

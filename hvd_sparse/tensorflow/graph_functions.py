@@ -223,9 +223,8 @@ class GraphFunctions:
         self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Take a step back, after the exchanges of its tensors in other threads are over. If this
-        thread raised its error earlier, TensorFlow would drop operations that have not begun, and
-        other ranks would wait for them."""
+        """Take a step back after its exchanges in other threads. If this thread raised earlier,
+        TensorFlow would drop operations that have not begun, for which other ranks wait."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -268,8 +267,7 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and its expected update. The program will divide ``result`` by
-        ``scale``, and then apply it."""
+        """Store the variable's value and its expected update, ``result`` divided by ``scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -281,8 +279,7 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """When the variable's next gradient arrives, check whether the update was applied, and warn
-        if it was not in several steps."""
+        """At the variable's next gradient, warn if its update was not applied in several steps."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

@@ -76,9 +76,8 @@ def updates_of(*names: str) -> list[Value]:
 
 
 def update_of(optimizer: Optimizer) -> Value:
-    # The update methods are compared, because a subclass that only adds options is supported, and a
-    # subclass with an update of its own is not. ``hvd_sparse_base`` is the original class of an
-    # optimizer that was given to a compressor before.
+    # Compare updates: a subclass that only adds options is supported, one with its own update is
+    # not. ``hvd_sparse_base`` is the original class of an optimizer that a compressor had before.
     base = getattr(optimizer, "hvd_sparse_base", optimizer.__class__)
     return getattr(base, "update_step", getattr(base, LEGACY_UPDATE, None))
 
@@ -94,11 +93,8 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
     """Return the memories that can compute a Keras optimizer's updates. The optimizer is not
-    changed here, and it still applies decoupled weight decay itself.
-
-    If the learning rate changes, updates differ from Keras's: the memory's momentum does not
-    include the learning rate, and Keras's includes the rates of old steps.
-    """
+    changed here, and still applies decoupled weight decay itself. If the learning rate changes,
+    updates differ from Keras's, whose momentum includes the rates of old steps."""
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"
@@ -182,8 +178,7 @@ def divisor_of(optimizer: Optimizer) -> int:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if the memory's results are updates, and the optimizer would clip them as
-    if they were gradients."""
+    """Raise InvalidOption if the optimizer would clip the memory's updates like gradients."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

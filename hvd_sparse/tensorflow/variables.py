@@ -1,9 +1,8 @@
 """Finds the variables to compress, and the variable of each gradient.
 
-Horovod passes a gradient to the compressor without its variable. The calling frame of Horovod has
-the list of gradients, `grads`, and the list of their variables, `vars`, in the same order. A
-variable cannot be found from the order of calls, from names or from shapes: groups change the
-order, gradients may be missing, and models may have equal names and shapes.
+Horovod passes a gradient without its variable; the calling frame of Horovod has lists of both,
+`grads` and `vars`, in the same order. A variable cannot be found from the order of calls, names or
+shapes: groups change the order, gradients may be missing, and models may be alike.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class VariableSource:
         self._prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
-        """Return the ``tf.Variable`` objects, except integers that are not trainable, such as
-        counters."""
+        """Return the ``tf.Variable`` objects, without counters (integers, not trainable)."""
         refuse_tensorflow_1()
         given = list(self._ask())
         variables = values_of(given)
@@ -152,8 +150,7 @@ def refuse_tensorflow_1() -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise InvalidOption for equal names, because Horovod finds the gradients of a group by name,
-    and would drop one of them."""
+    """Raise InvalidOption for equal names: Horovod finds gradients by name, and would drop one."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidOption(
@@ -181,10 +178,9 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the variable of a gradient in the lists of Horovod's frame, at the positions
-        ``group``; None stands for all. One tensor may be the gradient of several variables, for
-        example of both variables in `a + b`. Horovod then passes it once for each, in list order,
-        so the calls are counted on the tensor."""
+        """Find the variable of a gradient in Horovod's lists, at the positions ``group``; None
+        stands for all. One tensor may be the gradient of several variables, as in `a + b`. Horovod
+        then passes it once for each, in list order, so the calls are counted on the tensor."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -303,9 +299,8 @@ def _eager_handle(variable: object) -> object | None:
 def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
-    """Return a spec for an unregistered variable, so that its compression fails on all ranks
-    together. Raises UnknownGradient if the variable is too small to be compressed, because then no
-    carrier can report the error to the other ranks."""
+    """Return an unregistered variable's spec, so that its compression fails on all ranks together.
+    Raises UnknownGradient if it is too small to be compressed, without a carrier for the error."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)

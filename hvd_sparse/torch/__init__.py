@@ -47,9 +47,8 @@ class Compression(ReadsTorch, AutoMethod, Methods):
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """Commits, restores and redistributes the compressor that is given to Horovod's
-    ``TorchState(..., compressor=compressor)``. Without this handler, Horovod would pickle the
-    compressor, and give rank 0's residuals to all ranks."""
+    """Commits, restores and redistributes the compressor of ``TorchState(..., compressor=...)``.
+    Horovod itself would pickle it, and give rank 0's residuals to all ranks."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)

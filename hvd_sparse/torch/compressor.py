@@ -96,8 +96,7 @@ class TorchCompressor(ParameterCompressor):
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
-        # A step is expected to have as many gradients as the last one. Parameters that are frozen
-        # from the start have none.
+        # Expect as many gradients as in the last step. Parameters frozen from the start have none.
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
@@ -292,8 +291,7 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor that the other ranks expect, with this rank's failure in its carrier.
-        Without this tensor, the other ranks would wait forever."""
+        """Return the tensor that other ranks wait for, with this rank's failure in its carrier."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -356,8 +354,7 @@ class TorchCompressor(ParameterCompressor):
 
     def _look_at(self, caller: Optimizer) -> None:
         """Check the calling optimizer (None if there is none) at the first ``compress``."""
-        # With Horovod's groups, carriers and dense gradients share a call, so they must be on one
-        # device.
+        # With Horovod's groups, carriers and dense gradients share a call, and so need one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
         if caller is None:

@@ -1,15 +1,12 @@
-"""Finds the parameter and the optimizer of a gradient that Horovod gives to ``compress``, and
-detects later changes of the gradient.
+"""Finds the parameter and optimizer of a gradient in ``compress``, and detects later changes of it.
 
-Horovod gives a gradient without its parameter. The gradient belongs to the parameter whose
-``.grad`` is the same object. To find this parameter fast, a hook records the address of every
-accumulated gradient; the address is only a hint, because memory is reused. If the hint is wrong,
-all parameters are searched, for example for the zeros that Horovod makes for an unused parameter.
+Horovod gives a gradient without its parameter, which is the one whose ``.grad`` is the same object.
+As a hint, a hook records the address of every accumulated gradient. Memory is reused, so the hint
+may be wrong. Then all parameters are searched, as for zeros that Horovod makes for an unused one.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
-Horovod's result overwrites the change, and therefore an error is raised. Most changes raise the
-tensor's version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy write without raising it, so a
-few entries of the gradient are compared as well.
+Horovod's result overwrites the change, so an error is raised. Most changes raise the tensor's
+version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so some entries are compared.
 """
 
 from __future__ import annotations
@@ -196,9 +193,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, including frozen ones of a float dtype, each
-    once, under its first name. Raises InvalidOption if there are none, or for anything but pairs of
-    name and tensor."""
+    """Return the parameters that can have a gradient, also frozen ones of a float dtype, once, by
+    their first name. Raises InvalidOption for none, and for anything but pairs of name and
+    tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     if not isinstance(named_parameters, Iterable):
@@ -341,8 +338,7 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether the gradient has a version of its own. Views of one buffer share a version,
-    so writes to one view raise the version of all."""
+    """Return whether the gradient has its own version; views of one buffer share a version."""
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

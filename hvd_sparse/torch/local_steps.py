@@ -109,8 +109,7 @@ class LocalSteps(LocalStepsBase):
         except InvalidOption:
             self.compressor.close()
             raise
-        # No memory can apply the outer momentum, which is of pseudo-gradients, so no warning is
-        # due.
+        # No memory can apply the outer momentum, which is of pseudo-gradients: do not warn.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(
             [anchor for _, anchor in self._anchors],
@@ -126,8 +125,7 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a step of the local optimizer with ``closure``, return the closure's loss, and
-        exchange if an exchange is due."""
+        """Take a local step with ``closure``, exchange if one is due, and return the loss."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
@@ -193,8 +191,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Broadcast a tensor from the lowest rank, in place. Horovod does not support bfloat16, so its
-    bits are broadcast as integers."""
+    """Broadcast a tensor from the lowest rank, in place; bfloat16 as integers, for Horovod."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

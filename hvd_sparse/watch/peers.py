@@ -1,14 +1,13 @@
 """The ledger of the tensors that this rank has submitted to Horovod, and the questions that a
-waiting rank asks the other ranks about their submissions.
+waiting rank asks the others.
 
-The ledger's clock counts only the seconds in which this process ran. It leaves out times in which
-the process was suspended or a thread did not release Python's lock, because no other rank causes
-these.
+The ledger's clock leaves out times in which the process was suspended or a thread did not release
+Python's lock, because no other rank causes these.
 
-On every rank, a thread answers questions at a UDP port. If a rank does not answer, it has ended, is
+On every rank, a thread answers questions at a UDP port. A rank that does not answer has ended, is
 paused, or does not release Python's lock. A question and its answer are one datagram each. A
-question begins with the secret of the rank to which it is sent; a datagram without this secret is
-ignored. The ranks exchange addresses and secrets in an allgather before the first step.
+question begins with the secret of the rank that it is sent to; other datagrams are ignored. Ranks
+exchange addresses and secrets in an allgather before the first step.
 """
 
 from __future__ import annotations

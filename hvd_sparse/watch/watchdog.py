@@ -1,12 +1,10 @@
-"""The watchdog: a thread that ends a process that waits too long, and names the ranks for which it
-waits.
+"""The watchdog: a thread that ends a process that waits too long, and names the awaited ranks.
 
-Horovod's own wait has no time limit. Therefore a thread checks the tensors that this rank has
-submitted and whose results have not arrived. If the oldest of them has waited longer than
-``timeout_s``, the thread asks the other ranks for their submissions, reports which ranks have not
-submitted which tensors, and ends the process; the launcher then ends the other processes. If the
-process is in a wait of this package, this wait raises ``ExchangeTimeout`` first. Only the seconds
-in which this process ran are counted.
+Horovod's own wait has no time limit. If the oldest tensor that this rank has submitted waits for
+its result longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports
+which ranks have not submitted which tensors, and ends the process; the launcher then ends the
+others. A wait of this package raises ``ExchangeTimeout`` first. Only the seconds in which this
+process ran are counted.
 
 When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
 may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
@@ -53,8 +51,7 @@ GRACE_S = 30.0
 TIMES_IN_DOUBT = 2
 """Factor on the time limit if a rank does not answer, or if all ranks have submitted the tensor."""
 IDLE_S = 1.0
-"""Seconds without a submission after which the thread checks whether the main thread is in
-``hvd.join()``."""
+"""Seconds without a submission before the thread looks for ``hvd.join()`` in the main thread."""
 REMEDY = (
     "This process ends now, because nothing else would end its wait; see the output of that "
     "rank, or raise timeout_s"
@@ -129,11 +126,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
-        them.
-
-        If the program then submits no tensor for ``GRACE_S`` seconds, the process is ended, because
-        the program is waiting for Horovod in its error handling or at its exit.
-        """
+        them. If the program then submits no tensor for ``GRACE_S`` seconds, it waits for Horovod in
+        its error handling or at its exit, and the process is ended."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -167,11 +161,9 @@ class Watchdog:
                 self._look_for_join()
 
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
-        """End the process if a tensor has waited longer than the limit.
-
-        The limit is multiplied by ``TIMES_IN_DOUBT`` if a rank does not answer, because it may
-        release Python's lock later, or if all ranks have submitted the tensor.
-        """
+        """End the process if a tensor has waited longer than the limit, times ``TIMES_IN_DOUBT`` if
+        a rank does not answer, because it may release Python's lock later, or if all ranks have
+        submitted it."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -183,8 +175,7 @@ class Watchdog:
             return
         why = self._describe(pending, answers)
         if self.ledger.is_waiting:
-            # A wait of this package has the same limit and raises an error, which the program can
-            # handle.
+            # A wait of this package has the same limit, and the program can handle its error.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             self._is_over.wait(GRACE_S)
         if self.ledger.pending().get(name) == count:  # the result may have arrived meanwhile
@@ -234,8 +225,7 @@ def say_and_exit(words: str) -> None:
     os._exit(EXIT_CODE)
 
 
-# Runs once per process, after hvd.init. Functions that are registered last run first, so this one
-# runs before Horovod's shutdown.
+# After hvd.init, because functions registered last run first, so before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Register a function that runs at the process's exit. After an error of this package or a

@@ -47,8 +47,7 @@ class Room:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the length after a collective. ``longest`` is the length of the longest block,
-        without padding."""
+        """Adapt the length after a collective, with the ``longest`` block's unpadded length."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:
@@ -69,8 +68,7 @@ def needed(content: np.ndarray) -> int:
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return a block, uint8, with this content (1-D and contiguous), padded to at least ``least``
-    bytes."""
+    """Return a uint8 block of 1-D contiguous ``content``, padded to at least ``least`` bytes."""
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
     block[HEAD.size : needed(content)] = content.view(np.uint8)
@@ -78,8 +76,7 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of the blocks in a collective's result, as views. Raises CorruptPayload
-    if a block is truncated or altered."""
+    """Return the contents of joined blocks, as views. Raises CorruptPayload for damaged blocks."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -124,10 +121,8 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange, and replace the arrays of its allgathers by padded blocks.
-
-        bucket : number of the exchange's bucket, which is the same on every rank and in every step
-        """
+        """Run an exchange, and replace the arrays of its allgathers by padded blocks. ``bucket`` is
+        the number of its bucket, the same on every rank and in every step."""
         phase, received = 0, None
         while True:
             try:
@@ -147,6 +142,5 @@ class Padding:
         try:
             return unpadded(joined, array, block.nbytes, "gather", self._count, room)
         except CorruptPayload:
-            # Return the damaged bytes. The exchange raises the error after its last phase, so that
-            # this rank takes part in all collectives.
+            # Return the damaged bytes; the exchange raises the error after its last phase.
             return joined

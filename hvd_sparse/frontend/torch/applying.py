@@ -86,11 +86,10 @@ class Applying:
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter that has a gradient, as Adam does, except parameters
-        in ``alone``. A count that is missing later shows that the program has cleared the state.
-
-        Before the first result, also create zero moments: Horovod's ``broadcast_optimizer_state``
-        takes a step with zero gradients, and expects that the state is complete afterwards."""
+        """Count the steps of every parameter that has a gradient, as Adam does, except those in
+        ``alone``. A missing count later shows that the program has cleared the state. Before the
+        first result, also create zero moments: Horovod's ``broadcast_optimizer_state`` takes a step
+        with zero gradients, and expects a complete state afterwards."""
         has_begun = self.hvd_sparse_compressor.has_begun
         states = []
         for group in self.param_groups:
@@ -117,8 +116,7 @@ class Applying:
         whole: Settings = defaultdict(dict)
         groups = _groups_by_parameter(self.param_groups)
         for parameter, state in self.state.items():
-            # Moments of a parameter that the optimizer updates itself, or loaded moments that the
-            # compressor has not taken over yet.
+            # The optimizer's own moments, or loaded ones that the compressor has not taken over.
             has_own = bool(set(state) & set(MOMENTS))
             moments = {} if has_own else compressor.optimizer_state_of(parameter)
             group = groups.get(parameter, {})
@@ -156,8 +154,7 @@ class Applying:
             saved: Settings = super().state_dict()  # type: ignore[misc]
         finally:
             self.state = kept
-        # Plain SGD and Muon have no count in their state, and Horovod's broadcast needs the same
-        # entries on all ranks.
+        # SGD and Muon have no count, and Horovod's broadcast needs equal entries on all ranks.
         uncounted = {
             i for group in saved["param_groups"] if "betas" not in group for i in group["params"]
         }
@@ -256,8 +253,7 @@ class Follower:
             "hvd_sparse_compressor": compressor,
             "__module__": base.__module__,
         }
-        # The class of the object is changed, because the user's schedulers and scalers hold a
-        # reference to the object.
+        # Change the object's class, because the user's schedulers and scalers hold the object.
         optimizer.__class__ = type(base.__name__, (Applying, base), members)
         # A scheduler that was made before has stored the old ``step`` on the object.
         vars(optimizer).pop("step", None)
@@ -291,9 +287,8 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return the optimizer's settings for a parameter, as arguments of the memory's ``tune``.
-        If possible, this is the same object until the parameter group changes, or the value's
-        view."""
+        """Return a parameter's settings as arguments of the memory's ``tune``: if possible, the
+        same object until the parameter group or the value's view changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -306,8 +301,7 @@ class Follower:
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
-            # Not for Muon, whose settings depend on the shape, and not for options that are
-            # tensors, which may change in place.
+            # Not for Muon, which needs the shape, nor for tensors among options, which may change.
             if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
         # The value is copied from the device only if a penalty is added to the gradient.
@@ -332,9 +326,8 @@ class Follower:
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return the moments from which the memory is to continue, and how many steps they have
-        accumulated. Return None if no state was loaded: then the memory keeps its own moments,
-        which have accumulated ``steps`` steps. If the program has cleared the state, return no
-        moments and 0, to start again."""
+        accumulated. None means that no state was loaded: the memory keeps its own, of ``steps``
+        steps. If the program has cleared the state, return no moments and 0."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -351,8 +344,7 @@ class Follower:
         if not given:
             return None
         counted = int(state["step"])
-        # The state was saved at the same step, and has the moments of rank 0: keep those of this
-        # rank.
+        # Saved at the same step, with the moments of rank 0: this rank keeps its own.
         return None if 0 < counted == steps else (given, counted)
 
 

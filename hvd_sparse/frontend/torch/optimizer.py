@@ -62,9 +62,8 @@ def refuse_options(name: str, group: Mapping[str, Option]) -> None:
 
 
 def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
-    # The functions ``step`` are compared, because a subclass that only adds options is supported,
-    # and a subclass with a step of its own is not. ``hvd_sparse_base`` is the original class of an
-    # optimizer that was given to a compressor before.
+    # Compare ``step``: a subclass that only adds options is supported, one with its own step is
+    # not. ``hvd_sparse_base`` is the original class of an optimizer that a compressor had before.
     step = unhooked(getattr(optimizer, "hvd_sparse_base", type(optimizer)).step)
     if step is unhooked(torch.optim.SGD.step):
         return OF_SGD

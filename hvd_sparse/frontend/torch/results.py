@@ -1,8 +1,7 @@
 """Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
-the tensor's step is taken back. docs/adr/0035 has the rules by which a result counts as gone,
-applied or thrown away, and by which the check ends in programs such as PCGrad.
+the tensor's step is taken back. docs/adr/0035 has the rules, also for programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
@@ -40,8 +39,7 @@ SAMPLE = 4096
 TOLERANCE = 0.02
 """Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
-"""A gradient counts as a multiple of a result if the squared cosine of their angle is at least
-this. Rounding to half precision leaves the cosine above it."""
+"""From this squared cosine on, a gradient is a multiple of a result, also in half precision."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:

@@ -1,13 +1,12 @@
 """Decides where each gradient is compressed: on the host, on its device, or staged.
 
 A gradient on an accelerator stays on its device if all parts and options support this. Then its
-residual and its result are there too, and only the selected entries leave the device. Parts
-declare why they need the host (``needs_host``); ``STAGES`` lists the options that need it.
+residual and its result are there too, and only the selected entries leave the device. Parts declare
+why they need the host (``needs_host``); ``STAGES`` lists the options that need it.
 
-Otherwise the gradient is staged: it is copied to pinned memory of the host, and its result is
-copied back. The host waits once for all gradients of a bucket, when it makes the bucket's message;
-in dense steps and with exchanges of several phases it waits for each gradient. It never waits for
-the copy back.
+Otherwise the gradient is staged: copied to pinned memory of the host, and its result copied back.
+The host waits once for a bucket's gradients, when it makes the message; in dense steps and with
+exchanges of several phases it waits for each gradient. It never waits for the copy back.
 """
 
 from __future__ import annotations
