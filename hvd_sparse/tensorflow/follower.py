@@ -283,7 +283,8 @@ class Follower:
         """Return moments that a program has written into the optimizer's variables, or None."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
         if position not in self._to_look:
-            self._go_on(state, position, told)
+            self._offsets.setdefault(position, state.steps - told)
+            self._count(state, position, told)
             return None
         slots = _slots_of(self._optimizer, self._index.variables[position])
         if not rate and "momentum" in slots:
@@ -316,11 +317,6 @@ class Follower:
         self._offsets[position] = state.steps - told
         return Moments(arrays, told, self._averaged(position))
 
-    def _go_on(self, state: TensorState, position: int, told: int) -> None:
-        self._offsets.setdefault(position, state.steps - told)
-        if self._stride != 1:
-            self._count(state, position, told)
-
     def _resume(self, state: TensorState, position: int, told: int) -> None:
         """Continue from a state that was loaded into the compressor, with the moments of every rank
         and the number of their steps, even if the optimizer counts anew."""
@@ -330,7 +326,8 @@ class Follower:
             self._count(state, position, told)
 
     def _count(self, state: TensorState, position: int, told: int) -> None:
-        """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does."""
+        """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does. With
+        a loss scale, Keras 2 also counts the steps that overflow."""
         if hasattr(state.memory, "begun"):
             state.memory.begun = state.steps - told - self._behind.get(position, 0)
 

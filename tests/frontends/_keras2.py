@@ -213,7 +213,7 @@ def resumed_by_a_new_counter(name: str) -> float:
 @cases
 def mixed_precision(name: str) -> dict[str, float]:
     """How far Adam moves the weights where ``compile`` makes the scaler of the loss, and how far
-    from that it ends if the compressor computes its updates."""
+    from that it ends if the compressor computes its updates. The second batch of a rank has Inf."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     ends = []
     try:
@@ -227,8 +227,9 @@ def mixed_precision(name: str) -> dict[str, float]:
                     model, density=1.0, name=name, optimizer=optimizer, min_numel=10**6
                 )
             model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
-            inputs = np.random.RandomState(hvd.rank()).standard_normal((16, 4)).astype("f4")
-            model.fit(inputs, inputs[:, :3], batch_size=4, shuffle=False, verbose=0)
+            inputs = np.random.RandomState(hvd.rank()).standard_normal((32, 4)).astype("f4")
+            inputs[5 * hvd.rank()] = np.inf if hvd.rank() else 0.0
+            model.fit(inputs, np.ones((32, 3)), batch_size=4, shuffle=False, verbose=0)
             if is_handed:
                 compression.close()
             ends.append(weights_of(model))
