@@ -8,36 +8,32 @@ hooks, which differs between ranks, two ranks could wait for each other forever.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
-from typing import Generic, NoReturn, TypeVar, cast
+from typing import NoReturn
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Pending, Request
+from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
+from hvd_sparse.exchanges.contract import Conversation as Exchanging
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
-
-Result = TypeVar("Result")
 
 NOTHING = np.empty(0, np.float32)
 """Passed as ``parameter`` if the memory does not need the tensor's value."""
 
 
-class Conversation(Generic[Result]):
+class Conversation:
     """A running exchange; ``pending`` is the collective for which it waits."""
 
-    def __init__(
-        self, generator: Generator[Request, np.ndarray, Result], collective: Collective, name: str
-    ) -> None:
+    def __init__(self, generator: Exchanging, collective: Collective, name: str) -> None:
         self._generator = generator
         self._collective = collective
         self._name = name
         self._phase = 0
         self.pending: Pending | None = None
-        self.result: Result | None = None
+        self.result: dict[int, Arrival] = {}
         self.is_done = False
         self._advance(None)
 
@@ -56,10 +52,10 @@ class Conversation(Generic[Result]):
         assert self.pending is not None
         self._advance(self.pending.wait(timeout_s))
 
-    def finish(self, timeout_s: float | None) -> Result:
+    def finish(self, timeout_s: float | None) -> dict[int, Arrival]:
         while not self.is_done:
             self.step(timeout_s)
-        return cast(Result, self.result)  # the result type may include None
+        return self.result
 
 
 class Driver:
@@ -69,7 +65,7 @@ class Driver:
         self.step = step
         self.collective = collective
         self.name = name
-        self._under_way: dict[BucketRun, Conversation[dict[int, Arrival]]] = {}
+        self._under_way: dict[BucketRun, Conversation] = {}
         self._coming: list[tuple[BucketRun, StepRun]] = []
         """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
@@ -249,5 +245,5 @@ class Driver:
         if not conversation.is_done:
             return False
         del self._under_way[bucket]
-        self.step.receive(bucket, conversation.result or {})
+        self.step.receive(bucket, conversation.result)
         return True

@@ -107,8 +107,10 @@ class TensorflowCompressor(Compressor):
         # Horovod caches its reducing functions by this hash. Another optimizer needs another
         # function, because a traced one reads the variables of its optimizer, and no longer calls
         # ``compress``, which checks the optimizer.
+        if caller is None:
+            return object.__hash__(self)
         self._callers[id(caller)] = caller  # kept, so that no id is used again
-        return object.__hash__(self) if caller is None else hash((id(self), id(caller)))
+        return hash((id(self), id(caller)))
 
     def resolve(self) -> None:
         """Find the variables and determine the name; the first ``compress`` calls this method."""

@@ -18,7 +18,7 @@ from hvd_sparse.wire.carrier import carrier_layout
 
 SPECS = tensors((20, 5), (7,))
 CARRIER_BYTES = 8 * carrier_layout("float64", 2).size
-HANDSHAKE_BYTES = 32
+HANDSHAKE_BYTES = 2 * 32 + 3  # a digest, hexadecimal, in quotes, and the end of a line
 
 
 def train(collective, configuration, steps, draw=normals):
