@@ -38,12 +38,15 @@ class Arrived:
     """What a handed-over optimizer asks of its compressor: every gradient is a session's result."""
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        return [parameter for parameter in parameters if parameter.grad is not None]
+        return [p for p in parameters if p.grad is not None and is_compressed(p)]
 
-    def others_among(self, _: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        return []
+    def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [p for p in parameters if p.grad is not None and not is_compressed(p)]
 
-    def tell_of_decay(self, _: Any) -> None:
+    def tell_of_others(self, *_: Any) -> None:
+        """Every gradient has come through a session."""
+
+    def tell_of_decay(self, *_: Any) -> None:
         """Nothing moves parameters here."""
 
     def end_step(self, _: torch.optim.Optimizer) -> None:

@@ -243,7 +243,10 @@ def _real_ranks(results: Results) -> str:
     return (
         f"## Real ranks\n\nThe same training on real ranks, with Horovod over Gloo, for "
         f"{samples()[0].line.steps} steps: accuracy in %, or the loss in nats per character. "
-        "Real and simulated runs add numbers in a different order.\n\n"
+        "Real and simulated runs add numbers in a different order, so results differ in the last "
+        "bits after one step, and rounding decides which entries reach a threshold later. For "
+        "`dgc` on Fashion-MNIST, these differences grow: four simulated runs whose initial weights "
+        "differed by 1e-7 ended between 66.9 and 71.9 % (those of `ldte_bs`: 77.5 to 77.8 %).\n\n"
         + markdown_table(header, table)
         + "\n"
     )

@@ -213,7 +213,8 @@ class DdpCompressor(ParameterCompressor):
                 gradient.zero_()
                 self.results.hand_out(position, None, gradient)
                 continue
-            parameter = self._value_of(position) if self._finishes else NOTHING
+            needs_value = self._finishes and ticket.state is not None
+            parameter = self._value_of(position) if needs_value else NOTHING
             if not isinstance(ticket, TensorStep):
                 flat = self.step.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)

@@ -33,7 +33,7 @@ class Hierarchical(Exchange):
     Parameters
     ----------
     ranks_per_node : number of consecutive ranks that share a node. None asks Horovod for the
-        number, and requires that all nodes have equally many ranks
+        number, and requires that all nodes have the same number of ranks
 
     Notes
     -----

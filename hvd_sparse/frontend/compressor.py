@@ -98,7 +98,7 @@ class Compressor:
         """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
         -1 outside of it; ``process_rank`` returns the rank among all processes."""
         logger.info(
-            "compressor %s will keep %d bytes on every rank",
+            "compressor %s will keep at most %d bytes on every rank",
             self.name,
             footprint(self.configuration, self.step.specs, self._size_of_world())["state_bytes"],
         )
@@ -154,12 +154,6 @@ class Compressor:
 
     def _size_of_world(self) -> int:
         return self.step.world_size or self.collective.world_size
-
-    def _averaged(self, position: int) -> int:
-        """Return over how many ranks a gradient is averaged after the memory; 1 if uncompressed."""
-        spec = self.step.specs[position]
-        is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
-        return self._size_of_world() if is_sparse else 1
 
     def _meeting_place(self) -> str:
         return self._naming.meeting_place()
@@ -240,7 +234,9 @@ class Compressor:
         between two steps, and "gathered_bytes", the messages of all ranks in a step, which every
         rank receives; None if the method chooses its own density."""
         self.resolve()
-        return footprint(self.configuration, self.step.specs, self._size_of_world())
+        has_optimizer, size = self.step.settings_of is not None, self._size_of_world()
+        specs = self.step.specs
+        return footprint(self.configuration, specs, size, has_optimizer=has_optimizer)
 
     def config(self) -> Report:
         """Return the parts and options, JSON-serializable, for ``Compression.from_config``."""

@@ -22,15 +22,22 @@ SAMPLE = 64
 """Number of entries of a small state, from whose size that of a large state is computed."""
 
 
-def footprint(configuration: Configuration, specs: Sequence[TensorSpec], world_size: int) -> Report:
-    """Return the sizes of state and messages, computed from shapes alone, JSON-serializable.
+def footprint(
+    configuration: Configuration,
+    specs: Sequence[TensorSpec],
+    world_size: int,
+    *,
+    has_optimizer: bool = False,
+) -> Report:
+    """Return the sizes of state and messages, JSON-serializable, computed from shapes alone.
+    ``has_optimizer`` states that an optimizer updates the tensors that are never compressed.
 
     state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
-    gathered_bytes : bytes of all ranks' messages in a step at the requested density, which every
-        rank receives; None if the method chooses its own density
+    gathered_bytes : bytes of all ranks' messages in a step at the requested density, all of which
+        every rank receives; None if the method chooses its own density
     """
     sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
-    kept = specs if configuration.memory.finishes else sent
+    kept = specs if configuration.memory.finishes and not has_optimizer else sent
     gathered = None
     if configuration.schedule is not None:
         nbytes = 0.0

@@ -172,7 +172,7 @@ class Packers:
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
         """Return a code for each value, uint8 [count]: 1 if the value is negative, plus 2 if its
-        multiple of ``1 / scale``, as in ``sum_on_grid``, is greater than ``above``."""
+        magnitude is more than ``above`` steps of ``1 / scale``, as ``sum_on_grid`` counts them."""
         codes: np.ndarray = np.signbit(values).view(np.uint8)
         codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
         return codes

@@ -63,13 +63,19 @@ def scaled(vector: np.ndarray, factor: float, out: np.ndarray | None = None) -> 
 
 
 BLOCK = 1 << 14
-"""Entries that are converted to float64 at a time, so that the copy stays in the caches."""
+"""Entries whose squares are summed in the vector's own dtype, which keeps rounding errors small."""
+SMALL = 1e-30
+"""Below this sum of squares, too many of the squares may underflow in float32."""
 
 
 def norm_of(x: np.ndarray) -> float:
-    """Return the Euclidean norm of a flat vector, computed in float64."""
-    blocks = (x[at : at + BLOCK].astype(np.float64) for at in range(0, x.size, BLOCK))
-    return math.sqrt(sum(float(np.dot(block, block)) for block in blocks))
+    """Return the Euclidean norm of a flat vector. The blocks' sums are added in float64."""
+    blocks = [x[at : at + BLOCK] for at in range(0, x.size, BLOCK)]
+    squares = sum(float(np.dot(block, block)) for block in blocks)
+    if not SMALL < squares < math.inf:
+        wide = (block.astype(np.float64) for block in blocks)
+        squares = sum(float(np.dot(block, block)) for block in wide)
+    return math.sqrt(squares)
 
 
 class Moments(NamedTuple):
@@ -79,7 +85,7 @@ class Moments(NamedTuple):
     arrays : the moments, flat, by the names of the memory's arrays; empty if there are none
     steps : number of steps that the optimizer has made so far
     ranks : number of ranks over which the optimizer's gradients are averaged, while a memory sees
-        the gradients of one rank; 1 for a tensor that is never compressed
+        the gradients of one rank
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -161,9 +167,6 @@ class DirectionState(ResidualState, Generic[Options]):
         """Return an empty vector, in place of a vector that is allocated only if it is needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
-    def _downhill(self, gradient: np.ndarray) -> np.ndarray:
-        return scaled(gradient, -1) if self._is_climbing else gradient
-
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
         """Return the gradient, rescaled if its norm exceeds the limit for one rank; then in ``out``
         if it is given, because writing to new memory takes several times as long. The limit is
@@ -205,7 +208,8 @@ class DirectionState(ResidualState, Generic[Options]):
         aim = None if self._is_held else aim
         # The pass reads each entry of the gradient before it writes that of the residual.
         out = v.new if aim is not None and v.can_roll_back else None
-        gradient = self._clipped(self._downhill(gradient), world_size, out)
+        gradient = scaled(gradient, -1) if self._is_climbing else gradient
+        gradient = self._clipped(gradient, world_size, out)
         gradient, direction = self._direct(gradient, kernels, world_size)
         if aim is not None:
             taking = kernels.accumulate_and_take(gradient, v.old, v.new, aim, direction)
@@ -339,5 +343,5 @@ class VelocityState(DirectionState[MomentumOptions]):
         return gradient, Momentum(u.old, u.new, momentum, self._options.nesterov)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        result = directed(*self._direct(self._downhill(reduced), kernels, 1), kernels)
+        result = directed(*self._direct(reduced, kernels, 1), kernels)
         return result.copy() if result is self.velocity.new else result

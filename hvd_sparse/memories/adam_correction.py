@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,14 +22,6 @@ from hvd_sparse.memories._directions import (
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
-
-
-@lru_cache(maxsize=8)  # all tensors of a step have the same arguments
-def momenta_of_nadam(beta1: float, decay: float, step: int) -> tuple[float, float, float]:
-    """Return NAdam's momenta: the product of those up to ``step``, this step's and the next's."""
-    steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
-    now, then = (beta1 * (1 - 0.5 * 0.96 ** (decay * each)) for each in (step, step + 1))
-    return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod()), now, then
 
 
 @MEMORIES.register("adam_correction")
@@ -69,9 +60,9 @@ class AdamCorrection(DirectionMemory):
 
     The optimizer must only multiply the result by its learning rate; ``optimizer=`` ensures this.
 
-    Tensors that are never compressed get Adam itself, or NAdam if that is the optimizer. For
-    compressed tensors NAdam gives the same result as Adam, because they differ only in how they use
-    the mean m, which is not accumulated here. At density 1 the result is not that of Adam: no entry
+    Tensors that are never compressed get Adam itself. For compressed tensors NAdam gives the same
+    result as Adam, because they differ only in how they use the mean m, which is not accumulated
+    here. At density 1 the result is not that of Adam: no entry
     stays in the residual, so gradients are not smoothed. With amsgrad, the largest s replaces s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
@@ -112,7 +103,6 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     _switches: ClassVar[dict[str, Any]] = {
         "amsgrad": False,  # use the largest s so far in place of s
-        "momentum_decay": None,  # of NAdam; None for Adam
         "is_epsilon_hat": False,  # epsilon is added before s is corrected for its bias
     }
 
@@ -198,20 +188,6 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
         at_rest = Adam(mean.new, largest.new, *spare, step._replace(is_at_rest=True))
         return kernels.directed(gradient, at_rest), None
 
-    def _push_nadam(self, gradient: np.ndarray, kernels: Kernels, decay: float) -> np.ndarray:
-        """Return NAdam's direction for an uncompressed tensor, and update m and s."""
-        mean, square = self.mean, self.square
-        step, beta1 = self._numbers(), self._options.beta1
-        spare = empty_like(gradient), empty_like(gradient)
-        by_gradient = kernels.directed(gradient, Adam(mean.old, square.old, *spare, step))
-        given = self._push(gradient, kernels, step._replace(is_of_mean=True))
-        by_mean = directed(*given, kernels)
-        product, now, then = momenta_of_nadam(beta1, decay, step.step)
-        share = then * (1 - beta1**step.step) / (1 - product * then)
-        by_gradient = scaled(by_gradient, (1 - now) / (1 - product))
-        direction: np.ndarray = by_gradient + scaled(by_mean, share)
-        return direction
-
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:
         largest = kernels.moments(gradient).abs_max
         if largest * largest > float(np.finfo(gradient.dtype).max):
@@ -222,15 +198,11 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
             )
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        reduced = self._downhill(reduced)
         if self._options.weight_decay:
             reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # The reduced gradient is the ranks' average, so their number needs no correction.
-        decay = self._switched["momentum_decay"]
-        if decay is not None:
-            return self._push_nadam(reduced, kernels, decay)
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:

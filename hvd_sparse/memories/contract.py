@@ -65,7 +65,8 @@ class MemoryState:
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Set learning rate, momentum and so on to the optimizer's. Only for ``finishes``."""
+        """Take the learning rate, the momentum and so on from the optimizer. Only for memories with
+        ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -133,7 +133,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives; the watchdog reports hangs as ``what``."""
+    """Return a context for a policy's collectives; the watchdog names hangs ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -231,9 +231,10 @@ class Trial:
 class Fallback(Policy):
     """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
 
-    In a dense way, Horovod reduces the gradients as without a compressor. Before that, each tensor
-    has a step in which its residual is sent too (``EVERYTHING``). If ``sends_all``, every dense
-    step sends all that the memory holds, because the memory computes the optimizer's momentum.
+    If this way is dense, Horovod reduces the gradients as it does without a compressor. First, each
+    tensor has one step in which its residual is sent too (``EVERYTHING``). If ``sends_all``, every
+    dense step sends all that the memory holds, because the memory computes the optimizer's
+    momentum.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

@@ -203,12 +203,13 @@ class Receiver:
     ) -> np.ndarray:
         """Return the optimizer's input for a tensor that Horovod reduced uncompressed. The result
         is checked for NaN and Inf, because no carrier reports them; it is the same on all ranks."""
+        assert ticket.position is not None
         is_number = is_finite(reduced)
-        if is_number and not self.finishes:
+        if is_number and ticket.state is None:
+            ticket.run.completed.add(ticket.position)
             return reduced
         if is_number and ticket.scale != 1.0:
             reduced = unscaled(reduced, ticket.scale)
-        assert ticket.position is not None
         spec = self.specs[ticket.position]
         return self._finish(ticket, spec, reduced, parameter, is_finite=is_number)
 
@@ -226,12 +227,11 @@ class Receiver:
         has NaN or Inf, the step has no effect. ``most`` bounds the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
-        if is_finite and self.finishes:
-            state = self.transactions.staged(ticket.position)
+        if is_finite and self.finishes and ticket.state is not None:
             is_compressed = ticket.bucket is not None
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                    finished = state.memory.finish(
+                    finished = ticket.state.memory.finish(
                         reduced, parameter, is_compressed, self.pipeline.kernels
                     )
                 is_touched, reduced = finished is not reduced, finished

@@ -53,8 +53,8 @@ class BucketRun:
     entered, sending : tensors whose ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : returns whether all copies from devices are complete
-    summed : factor of the carriers with which the sums were computed, and an upper bound of each
-        sum's magnitudes
+    summed : the factor by which the sums were multiplied, as the carriers had it; and, by position,
+        an upper bound of each sum's magnitudes
     """
 
     index: int

@@ -142,11 +142,12 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin an uncompressed tensor's step. A memory with ``finishes`` still applies to it."""
+        """Begin an uncompressed tensor's step. A memory with ``finishes`` still applies to it,
+        unless the program gave its optimizer, which updates such tensors by itself."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
-            if self.finishes:
+            if self.finishes and self.settings_of is None:
                 run, state = transactions.enter(position)
                 self._prepare(position, state, 1.0)
             else:

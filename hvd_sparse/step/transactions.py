@@ -119,7 +119,8 @@ class Transactions:
             self._states[position].roll_back()
 
     def state_of(self, position: int) -> TensorState:
-        """Commit or roll back a tensor's last step, and return its state, which may be new."""
+        """Commit or roll back a tensor's last step, and return its state. The state is created if
+        the tensor has none."""
         with self.lock:
             self._settle(position)
             state = self._states.get(position)

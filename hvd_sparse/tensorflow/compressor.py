@@ -54,7 +54,7 @@ class TensorflowCompressor(Compressor):
     ``DistributedOptimizer``, with Horovod's methods ``compress`` and ``decompress``.
 
     ``compress`` runs when a graph is traced, and adds operations that run at every step. The state,
-    for example the residuals, is in numpy arrays outside of the graphs, so it does not change if
+    for example the residuals, is kept in numpy arrays outside the graphs, so it does not change if
     TensorFlow traces a function again.
     """
 
@@ -127,7 +127,7 @@ class TensorflowCompressor(Compressor):
         self._index = VariableIndex(variables)
         if self._follower is not None:
             paths = [self._source.paths[id(variable)] for variable in variables]
-            self._follower.bind(step, self._index, paths, self._averaged)
+            self._follower.bind(step, self._index, paths, self._size_of_world)
         self._start(rank_in(self.process_set), hvd.rank)
         if configuration.groups == PLANNED and self._is_called():
             self._policy = GraphPlannedGroups(step, self.name)
@@ -209,7 +209,8 @@ class TensorflowCompressor(Compressor):
         if not self._is_sparse(spec):
             self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
             is_raising = self.configuration.on_nonfinite == "raise"
-            needs_python = self.configuration.memory.finishes or self._is_scaled or is_raising
+            has_memory = self.configuration.memory.finishes and self._follower is None
+            needs_python = has_memory or self._is_scaled or is_raising
 
             def finish_dense(reduced: tf.Tensor) -> tf.Tensor:
                 if needs_python:

@@ -71,16 +71,20 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """Mixin for optimizers of Keras 3; ``update_step`` applies the compressor's result."""
+    """Mixin for optimizers of Keras 3; ``update_step`` applies the compressor's result, and leaves
+    variables that are never compressed to the optimizer."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
+        if not self.hvd_sparse_follower.updates(variable):
+            super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
+            return
         rate = tf.cast(learning_rate, variable.dtype)
         self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
 
 
 class Applying(Showing):
-    """Mixin for optimizers of Keras 2; ``update_step`` applies the compressor's result."""
+    """Mixin for optimizers of Keras 2, as ``ApplyingOfKeras3``."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -89,6 +93,9 @@ class Applying(Showing):
         return super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
 
     def update_step(self, gradient: Value, variable: Value) -> None:
+        if not self.hvd_sparse_follower.updates(variable):
+            super().update_step(gradient, variable)  # type: ignore[misc]
+            return
         variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
 
 
@@ -106,6 +113,8 @@ class ApplyingLegacy(Applying):
     def _resource_apply_dense(
         self, gradient: Value, variable: Value, apply_state: Value = None
     ) -> Value:
+        if not self.hvd_sparse_follower.updates(variable):
+            return super()._resource_apply_dense(gradient, variable, apply_state)  # type: ignore[misc]
         rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
         return variable.assign_sub(rate * gradient, read_value=False)
 
@@ -115,9 +124,10 @@ class Follower:
     memory. ``met`` has the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
+    _compressed: set[int]
     _index: VariableIndex
     _paths: Sequence[str]
-    _averaged: Callable[[int], int]
+    _size_of_world: Callable[[], int]
     rates: Rates | None = None
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
@@ -155,10 +165,12 @@ class Follower:
             )
 
     def bind(
-        self, step: Step, index: VariableIndex, paths: Sequence[str], averaged: Callable[[int], int]
+        self, step: Step, index: VariableIndex, paths: Sequence[str], size: Callable[[], int]
     ) -> None:
         """Let the memories of ``step`` read the optimizer's settings from this object."""
-        self._step, self._index, self._paths, self._averaged = step, index, paths, averaged
+        self._step, self._index, self._paths, self._size_of_world = step, index, paths, size
+        is_sparse = step.configuration.is_sparse
+        self._compressed = {i for i, s in enumerate(step.specs) if is_sparse(s.shape, s.numel)}
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
@@ -205,6 +217,10 @@ class Follower:
                 "DistributedGradientTape that averages it, update variables of this rank alone "
                 "by an optimizer of their own, or leave out optimizer="
             )
+
+    def updates(self, variable: Value) -> bool:
+        """Return whether the memory computes a variable's update, because it is compressed."""
+        return self._index.lookup(value_of(variable)) in self._compressed
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a tensor of the loss scale, the learning rate, the memory's hyper-parameters and
@@ -272,8 +288,6 @@ class Follower:
         if type(self._memory) in OF_MUON:
             shape = self._step.specs[position].shape
             return _settings_of_muon(optimizer, told, shape, self._paths[position])
-        if self._is_nadam:
-            told["momentum_decay"] = 1.0
         if getattr(optimizer, "amsgrad", False):
             told["amsgrad"] = True
         told["moments"] = self._given(self._step, position)
@@ -315,7 +329,7 @@ class Follower:
         if "momentum" in arrays:
             arrays["momentum"] /= -rate
         self._offsets[position] = state.steps - told
-        return Moments(arrays, told, self._averaged(position))
+        return Moments(arrays, told, self._size_of_world())
 
     def _resume(self, state: TensorState, position: int, told: int) -> None:
         """Continue from a state that was loaded into the compressor, with the moments of every rank
@@ -356,7 +370,7 @@ class Follower:
                     continue
                 if position in self._to_look or self._filled_at.get(position) == state.steps:
                     continue
-                moments = state.memory.moments(state.steps, self._averaged(position)).arrays
+                moments = state.memory.moments(state.steps, self._size_of_world()).arrays
                 for name in slots.keys() & moments.keys():
                     slot, told = value_of(slots[name]), moments[name]
                     told = told * -self._last_rate if name == "momentum" else told
@@ -396,7 +410,7 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
     ):
         logger.warning(
             "the %s had moments of %d steps when it was given to %s, or load the state of the "
-            "run's compressor (compressor.load)",
+            "run's compressor (compressor.load), which has those of compressed variables",
             type(optimizer).__name__,
             int(optimizer.iterations),
             loss,

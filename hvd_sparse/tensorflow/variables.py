@@ -322,8 +322,8 @@ def callers() -> Iterator[Value]:
 
 
 def is_exporting() -> bool:
-    """Return whether TensorFlow writes a SavedModel. It then traces Horovod's functions once more,
-    with placeholders instead of the variables; nothing runs these traces."""
+    """Return whether TensorFlow is writing a SavedModel. It then traces Horovod's functions once
+    more, with placeholders instead of the variables; nothing runs these traces."""
     return any(frame.f_globals.get("__name__") == SAVING for frame in callers())
 
 

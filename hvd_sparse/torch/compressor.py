@@ -268,10 +268,13 @@ class TorchCompressor(ParameterCompressor):
         if ticket.error is not None:
             self._driver.refuse(ticket)
         assert ticket.position is not None
-        if not (reduced.is_cpu or self._finishes) and bool(reduced.isfinite().all()):
-            return like(reduced, gradient)  # as finish_dense does, without a copy to the host
+        has_memory = ticket.state is not None
+        if not (reduced.is_cpu or has_memory) and bool(reduced.isfinite().all()):
+            # As ``finish_dense`` does, without a copy to the host.
+            ticket.run.completed.add(ticket.position)
+            return like(reduced, gradient)
         flat = flatten(reduced, self.step.specs[ticket.position])
-        parameter = self._value_of(ticket.position) if self._finishes else NOTHING
+        parameter = self._value_of(ticket.position) if has_memory else NOTHING
         finished = self.step.finish_dense(ticket, flat, parameter)
         if finished is not flat:
             return unflatten(finished, gradient)

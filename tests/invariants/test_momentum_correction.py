@@ -12,6 +12,7 @@ from distributions import draw
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.memories._directions import norm_of
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection, TensorSpec
@@ -126,6 +127,12 @@ def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_as
 
     for reduced in worlds.run(world_size, program):
         assert math.isclose(np.linalg.norm(reduced), 2.0, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_norms_are_right_whose_squares_leave_float32(scale):
+    given = draw("normal", NUMEL) * np.float32(scale)
+    assert math.isclose(norm_of(given), np.linalg.norm(given.astype(np.float64)), rel_tol=1e-6)
 
 
 def test_a_gradient_that_is_short_enough_is_not_clipped():

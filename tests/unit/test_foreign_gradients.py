@@ -47,7 +47,11 @@ def made(name: str, *others: torch.Tensor) -> tuple[DistributedDataParallel, tor
 
 def handed(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
     """All of the model goes dense, so that its training is the optimizer's own."""
-    return register(model, "topk", density=1, min_numel=10**6, optimizer=optimizer, **options)
+    options = {"min_numel": 10**6, **options}
+    return register(model, "topk", density=1, optimizer=optimizer, **options)
+
+
+COMPRESSED = {"min_numel": 1, "allow_dense": False}
 
 
 def loss_of(model: nn.Module, step: int) -> torch.Tensor:
@@ -219,7 +223,7 @@ def said_while_training(
     **options: Any,
 ) -> list[str]:
     model, optimizer = made("adamw")
-    handle = handed(model, optimizer, **options)
+    handle = handed(model, optimizer, **COMPRESSED, **options)
     for step in range(3):
         optimizer.zero_grad()
         take_step(optimizer, loss_of(model, step) * step, scaler, lambda: between(model))
@@ -250,7 +254,7 @@ def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(
     name: str, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     model, optimizer = made(name)
-    handle = handed(model, optimizer)
+    handle = handed(model, optimizer, **COMPRESSED)
     for step in range(4):
         for move in (0.05, -0.05) if step else (0.0,):
             optimizer.zero_grad()

@@ -247,7 +247,7 @@ def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it() -> No
     for saved in (counted, uncounted):
         resumed = Program("sgd", handed)
         resumed.model.load_state_dict(begun.model.state_dict())
-        resumed.optimizer.load_state_dict(saved)
+        resumed.optimizer.load_state_dict(copy.deepcopy(saved))  # torch trains in its tensors
         resumed.handle.load_state_dict(state)
         resumed.train(range(4, 8)).close()
         ends.append(list(resumed.model.parameters()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from hvd_sparse.frontend.torch.optimizer import (
     unhooked,
 )
 from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
-from hvd_sparse.memories.adam_correction import momenta_of_nadam
 from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
@@ -41,7 +41,8 @@ PRODUCT = "mu_product"
 
 class Applying:
     """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
-    rate times the compressor's result from each parameter. Hooks and schedulers work as before."""
+    rate times the compressor's result from each compressed parameter, and updates the others as
+    before. Hooks and schedulers work as before."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -75,12 +76,13 @@ class Applying:
             self._refuse_foreign_gradients(own)
         alone = {p for group in own for p in group["params"]}
         if alone:
-            results.tell_of_others(list(alone), type(self).__name__)
+            results.tell_of_others(alone, type(self).__name__)
             self._step_by_itself(own)
         for group in self.param_groups:
+            moved = results.among(group["params"])
             if not is_decoupled(self, group):  # type: ignore[arg-type]
-                results.tell_of_decay(group)
-            self._apply(group, results.among(group["params"]))
+                results.tell_of_decay(group["weight_decay"], moved)
+            self._apply(group, moved)
         self._count(alone)
         results.end_step(self)
         return loss
@@ -122,7 +124,7 @@ class Applying:
             group = groups.get(parameter, {})
             if moments and "momentum_decay" in group:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
-                product = momenta_of_nadam(beta1, decay, int(moments["step"]))[0]
+                product = product_of_nadam(beta1, decay, int(moments["step"]))
                 moments[PRODUCT] = torch.tensor(product)
             # Horovod's broadcast writes Adam's numbers to the dictionary that the optimizer holds.
             is_own = "betas" in group and not moments
@@ -203,7 +205,11 @@ class Applying:
             torch._foreach_add_(*map(list, zip(*dense)), alpha=-rate)
 
     def _step_by_itself(self, groups: list[Settings]) -> None:
+        results = self.hvd_sparse_compressor.results
         for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad.is_sparse and results.is_result_of(parameter):
+                    parameter.grad = parameter.grad.to_dense()  # with sparse_as_dense=True
             name = "Muon" if is_muon(group) else "Adam"
             is_sgd = "dampening" in group
             if not is_sgd and any(p.grad.is_sparse for p in group["params"]):
@@ -346,6 +352,13 @@ class Follower:
         counted = int(state["step"])
         # Saved at the same step, with the moments of rank 0: this rank keeps its own.
         return None if 0 < counted == steps else (given, counted)
+
+
+@lru_cache(maxsize=8)  # all parameters have the same arguments
+def product_of_nadam(beta1: float, decay: float, step: int) -> float:
+    """Return the product of NAdam's momenta up to ``step``."""
+    steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
+    return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod())
 
 
 def is_counted_alone(state: Settings) -> bool:

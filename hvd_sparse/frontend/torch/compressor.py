@@ -182,20 +182,20 @@ class ParameterCompressor(Compressor):
         given = self._follower.moments_of(parameter, own)
         if given is not None and not (given[1] == 0 < own and self._has(position, state, given[0])):
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
-            moments = Moments(arrays, given[1], self._averaged(position))
+            moments = Moments(arrays, given[1], self._size_of_world())
             return {**settings, "moments": moments}
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a parameter's state in torch's plain optimizer; empty before the first step."""
         position = self.results.position_of.get(id(parameter))
-        if position is None:
+        if position is None or not self._is_sparse[position]:
             return {}
         # If no optimizer has applied the result yet, the step may still be taken back.
         state = self.step.transactions.peek(position, is_open=position in self.results.waiting)
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
-        moments = state.memory.moments(state.steps, self._averaged(position))
+        moments = state.memory.moments(state.steps, self._size_of_world())
         arrays = self._as_tensors(position, moments)
         kept = {name: arrays[ours] for name, ours in MOMENTS.items() if ours in arrays}
         return {"step": torch.tensor(float(moments.steps)), **kept}
@@ -208,13 +208,11 @@ class ParameterCompressor(Compressor):
         }
 
     def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether moments are those that a tensor's memory has, as an optimizer has them.
-        Of SGD, Horovod's broadcast brings no number of steps that would show it, and a memory that
-        took its own moments back would round them, other than on the rank that sent them."""
+        """Return whether the given moments equal the memory's own in the optimizer's form. With
+        SGD, no count of steps shows this after Horovod's broadcast. If a memory took its own
+        moments back, the conversion would round them, and its bits would change."""
         assert isinstance(state.memory, DirectionState)
-        mine = self._as_tensors(
-            position, state.memory.moments(state.steps, self._averaged(position))
-        )
+        mine = self._as_tensors(position, state.memory.moments(state.steps, self._size_of_world()))
         return mine.keys() == given.keys() and all(
             torch.equal(mine[name], moment) for name, moment in given.items()
         )

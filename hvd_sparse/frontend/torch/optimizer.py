@@ -117,8 +117,6 @@ def settings_of(
     settings["epsilon"] = float(group["eps"])
     if is_decoupled(optimizer, group):
         settings["weight_decay"] = 0.0  # the optimizer applies it
-    if "momentum_decay" in group:  # NAdam
-        settings["momentum_decay"] = float(group["momentum_decay"])
     return settings
 
 

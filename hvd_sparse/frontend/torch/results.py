@@ -15,6 +15,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -89,6 +90,8 @@ class Results:
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
         self.position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
+        is_sparse = step.configuration.is_sparse
+        self._compressed = {i for i, s in enumerate(step.specs) if is_sparse(s.shape, s.numel)}
         self._trained = [
             (position, parameter)
             for position, parameter in enumerate(parameters)
@@ -125,7 +128,7 @@ class Results:
         remedies, for gradients that do not come through the compressor and for clipped results."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
-        self._smallest = iter([position for position, _ in by_size])
+        self._smallest = cycle([i for i, _ in by_size if i in self._compressed])
         self._compared = next(self._smallest, -1)
         for position, parameter in by_size:
             renew = weakly(self._renew, position)
@@ -180,30 +183,39 @@ class Results:
         remove(self._hooks)
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient is a result, with no later gradient added to it."""
-        return [p for p in parameters if p.grad is not None and self._is_result_of(p)]
+        """Return the compressed parameters whose gradient is a result, with no later gradient added
+        to it."""
+        return [p for p in parameters if p.grad is not None and self._is_update_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters whose gradient did not come through the compressor. Raises
-        InvalidOption if an earlier gradient of such a parameter did."""
-        others = [p for p in parameters if p.grad is not None and not self._is_result_of(p)]
+        """Return the parameters that the optimizer updates by itself: those that are never
+        compressed, and those whose gradient did not come through the compressor. Raises
+        InvalidOption if an earlier gradient of the latter did."""
+        others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
         for parameter in others:
-            position = self.position_of.get(id(parameter))
-            if position in self._is_result:
-                assert parameter.grad is not None and position is not None
+            position = self.position_of.get(id(parameter), -1)
+            if not self._is_result.get(position, True):
+                assert parameter.grad is not None
                 raise InvalidOption(
                     f"tensor {self._step.keys[position]!r} has a gradient that did not come "
-                    "through the compressor, and so has no momentum, unlike earlier ones: "
+                    "through the compressor, unlike earlier ones: "
                     + (SPARSE_REMEDY if parameter.grad.is_sparse else self.way)
                     + ", or leave out optimizer="
                 )
         return others
 
-    def _is_result_of(self, parameter: torch.Tensor) -> bool:
+    def is_result_of(self, parameter: torch.Tensor) -> bool:
+        """Return whether a parameter's gradient came through the compressor."""
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
-    def tell_of_others(self, others: Sequence[torch.Tensor], name: str) -> None:
-        dense = [p for p in others if p.grad is not None and not p.grad.is_sparse]
+    def _is_update_of(self, parameter: torch.Tensor) -> bool:
+        position = self.position_of.get(id(parameter), -1)
+        return position in self._compressed and self._is_result.get(position, False)
+
+    def tell_of_others(self, others: Iterable[torch.Tensor], name: str) -> None:
+        """Warn once of dense gradients that did not come through the compressor."""
+        alone = [p for p in others if not self.is_result_of(p)]
+        dense = [p for p in alone if p.grad is not None and not p.grad.is_sparse]
         if not dense:
             return
         first = dense[0]
@@ -217,18 +229,18 @@ class Results:
             name,
         )
 
-    def tell_of_decay(self, group: Value) -> None:
-        for parameter in group["params"] if group["weight_decay"] else ():
-            position = self.position_of.get(id(parameter), -1)
+    def tell_of_decay(self, decay: float, moved: Iterable[torch.Tensor]) -> None:
+        for parameter in moved if decay else ():
+            position = self.position_of[id(parameter)]
             version = parameter._version
-            if parameter.grad is not None and self._left_at.get(position, version) != version:
+            if self._left_at.get(position, version) != version:
                 self._tell_once(
                     "%r was changed between its backward pass and the optimizer's step, as SAM "
                     "does, but its weight decay of %g was computed from the value in the "
                     "backward pass: use AdamW, or make the optimizer without weight_decay and "
                     "shrink the parameters before the step",
                     self._step.keys[position],
-                    group["weight_decay"],
+                    decay,
                 )
                 return
 

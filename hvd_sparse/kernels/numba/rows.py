@@ -23,7 +23,8 @@ CHECKED_WORDS = 6
 
 
 def _crc_tables() -> np.ndarray:
-    """Return CRC-32 tables, uint32 [8, 256]: [i, b] is the effect of byte b before i more bytes."""
+    """Return CRC-32 tables, uint32 [8, 256]: entry [i, b] is the contribution of byte b to the CRC
+    if i more bytes follow it."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -260,7 +261,8 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Write a frame's entries, and return the sum of their squares; NaN if the body is damaged."""
+    """Read a frame's entries into ``indices`` and ``values``. Return the sum of the values'
+    squares, or NaN if the body is damaged."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
