@@ -16,7 +16,7 @@ import numpy as np
 from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
+"""Bounds of the margin: the fraction by which an aim lies below the tensor's previous threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
 """If a pass takes fewer than ``SLACK`` times the needed entries, the next threshold is lower. For
@@ -101,14 +101,15 @@ class RowKernels(Protocol):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Add the gradients, take entries and encode them as frames, row by row, up to the first
         row that is left to the pipeline. Return that row's number (the number of rows if none is
-        left), and the indices and values of the entries taken from its vector.
+        left), and the indices and values of the entries that were taken from that row's vector.
 
         rows : table of ``SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at their
-            places in a plain frame; the array ``frames`` itself if the body is plain
+        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
+            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        body : ``PLAIN`` or ``SIGNS``
         """
 
     def sum_rows(
