@@ -94,7 +94,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     begun : number of the tensor's step at which m and s started; negative if the optimizer had made
         more steps before the memory continued from its moments
-    largest : the largest s so far; without entries unless the optimizer has amsgrad
+    largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 
     _vectors: ClassVar[dict[str, str]] = {

@@ -12,7 +12,8 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim above the threshold, as a multiple of the most entries to be sent."""
+"""Capacity of an aim that is above the fixed threshold, as a multiple of the most entries to be
+sent."""
 
 
 @SELECTORS.register("fixed_threshold")
