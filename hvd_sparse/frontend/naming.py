@@ -16,7 +16,7 @@ _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
 """By place: the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""By place: the numbers of the compressors that are not closed, and their owners."""
+"""By place: the numbers of the compressors that are not closed, with the objects that use them."""
 
 
 class Naming:
