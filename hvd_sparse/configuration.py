@@ -203,8 +203,9 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; others
-        get the smallest. Comparisons ignore measured densities, so the copy equals the original."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; other
+        tensors get the smallest density. Comparisons ignore measured densities, so the copy equals
+        the original."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
