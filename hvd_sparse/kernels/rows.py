@@ -30,7 +30,7 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction, each identified by its number of vectors and numbers; 0 is the gradient."""
+"""Kinds of direction. Each is the count of its vectors and numbers together; 0 is the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""
@@ -44,7 +44,7 @@ SENT = np.dtype(
         ("numel", "i8"),  # entries of each vector
         ("aim", "f8"),  # threshold of ``kernels.contract.Aim``
         ("capacity", "i8"),  # capacity of ``kernels.contract.Aim``
-        # ``least`` to ``most`` taken entries are all sent; of more, only the ``wanted`` largest.
+        # If ``least`` to ``most`` entries are taken, all are sent; of more, the ``wanted`` largest.
         ("least", "i8"),
         ("wanted", "i8"),
         ("most", "i8"),
@@ -83,7 +83,8 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 class RowKernels(Protocol):
     """Kernels of an engine that process many rows in one call.
 
-    most_in_row : most entries of a row; longer tensors are faster one by one, with several threads
+    most_in_row : largest number of entries of a row; for longer tensors, separate calls with
+        several threads are faster
     """
 
     @property

@@ -21,7 +21,8 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Lists of up to this many times the wanted entries are trimmed; else the vector is searched."""
+"""A list of up to this many times the wanted entries is trimmed. If it would be longer, the vector
+is searched instead."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""

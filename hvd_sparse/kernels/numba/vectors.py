@@ -133,8 +133,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set, and appends its new states to
-        the yielded list. After the block, the list has the new states if it ran, or ``states``."""
+        """Emit a block that runs only if a lane of the mask is set. The caller appends the block's
+        new states to the yielded list. Afterwards, the list has these states if the block ran, and
+        otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
