@@ -300,8 +300,9 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for these options; None for neither. Without ``schedule``, the density is
-    constant. A ``schedule`` mapping without "value" ends at ``density``."""
+    """Return the schedule for the options ``density`` and ``schedule``; None if neither is given.
+    Without ``schedule``, the density is constant. A ``schedule`` mapping without "value" ends at
+    ``density``."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

@@ -137,7 +137,7 @@ class ExchangeContext:
     keys : names of all registered tensors, for error messages
     errors : this rank's own errors, as text for the other ranks
     select : only for exchanges that sum first: a function of a position and a summed gradient,
-        which selects from it and returns the encoded frame
+        which selects entries of the gradient and returns them as an encoded frame
     selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
     failure : the first error that ``guarded`` kept

@@ -121,7 +121,7 @@ class _Branch:
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
         # If another entry at this index is applied, the sender of the cut entry removes it from its
-        # residual. Only this rank then has its value.
+        # residual. Then only this rank has the cut entry's value.
         self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 

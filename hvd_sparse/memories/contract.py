@@ -105,7 +105,7 @@ class MemoryState:
         before the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add entries that an exchange returned as not applied to the committed state."""
+        """Add to the committed state the entries that an exchange returned as not applied."""
 
     def move(self, zeros: Zeros) -> None:
         """Replace the vectors by zeros on an accelerator, which the function ``zeros`` allocates,

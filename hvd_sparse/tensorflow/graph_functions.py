@@ -31,8 +31,8 @@ accumulator's dtype or in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
-"""A step that failed waits for its other tensors. The longest wait is this many seconds, or this
-multiple of the step's duration so far if that is longer. It is limited because some traced tensors
+"""A step that failed waits for its other tensors: at most ``LEAST_WAIT_S`` seconds, or ``PATIENCE``
+times the step's duration so far if that is longer. The wait is limited because some traced tensors
 may not be in the step, and because waiting threads may be all threads that TensorFlow has."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
