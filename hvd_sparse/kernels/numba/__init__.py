@@ -215,7 +215,7 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
     """Return the bit pattern of a threshold that is rounded to the dtype, but at least ``least``.
-    The default of ``least`` is the smallest number above 0, so that zeros are never taken."""
+    The default, 1, is the pattern of the smallest number above 0, so zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -105,7 +105,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude. Clip it to the magnitudes' range, because it may round beyond."""
+    """Return the mean magnitude, clipped to the magnitudes' range, because it is rounded."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
