@@ -23,7 +23,8 @@ def check_density(density: float, where: str = "density") -> float:
 
 
 def hint_of(name: str, names: Iterable[str]) -> str:
-    """Return a question with the name most like a misspelt one, for a message, or an empty text."""
+    """Return a question, for an error message, that suggests the name most like the misspelt
+    ``name``; empty if no name is similar."""
     close = difflib.get_close_matches(name, names, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -39,7 +40,7 @@ def check_number(
     """Raise InvalidOption unless ``low < value < high``.
 
     what : the option's name, for the error message
-    remedy : valid values, for the error message; by default, it names the bounds
+    remedy : valid values, for the error message; by default, the message names the bounds
     """
     if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
         bounds = f"above {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"

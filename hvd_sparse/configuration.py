@@ -203,8 +203,9 @@ class Configuration(Parts):
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; others
-        get the smallest. Comparisons ignore measured densities, so the copy equals the original."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; other
+        tensors get the smallest density. Comparisons ignore measured densities, so the copy equals
+        the original."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -299,8 +300,9 @@ class Configuration(Parts):
 
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
-    """Return the schedule for these options; None for neither. Without ``schedule``, the density is
-    constant. A ``schedule`` mapping without "value" ends at ``density``."""
+    """Return the schedule for the options ``density`` and ``schedule``; None if neither is given.
+    Without ``schedule``, the density is constant. A ``schedule`` mapping without "value" ends at
+    ``density``."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

@@ -12,7 +12,7 @@ class SparseError(Exception):
     """Base class of all errors of hvd_sparse."""
 
     # AutoGraph passes an error on unchanged only if its constructor is Exception's. Otherwise, the
-    # classes below would inherit that of their second base, and users would get a StagingError.
+    # classes below would inherit their second base's constructor, and users get a StagingError.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 

@@ -139,8 +139,8 @@ class Rates:
                 )
 
     def pace(self, rate: float, group: int, step: int) -> Pace:
-        """Return a tensor's learning rate, ``rate``, with the rate to compare it with. ``step`` is
-        the number of the tensor's completed steps, and ``group`` its parameter group."""
+        """Return a tensor's learning rate, ``rate``, and the rate with which it is compared.
+        ``step`` is the number of the tensor's completed steps, ``group`` its parameter group."""
         if group >= len(self._references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):

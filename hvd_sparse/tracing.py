@@ -88,7 +88,7 @@ class Spans:
         self, kind: str, keys: tuple[str, ...], start_s: float, bucket: int | None = None
     ) -> None:
         """Pass a span that ends now to the listeners. If ``start_s`` is 0, there was no listener at
-        its start, and it is not passed."""
+        the span's start, and the span is not passed."""
         if self._listeners and start_s:
             span = Span(kind, keys, start_s, self.clock(), bucket)
             for listener in self._listeners:
@@ -225,8 +225,8 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None:
-    """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline and return it;
-    otherwise return None. Raises InvalidOption if the file cannot be written."""
+    """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline, and return the
+    timeline; otherwise return None. Raises InvalidOption if the file cannot be written."""
     setting = os.environ.get(SETTING)
     if not setting:
         return None

@@ -55,9 +55,9 @@ HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""A sparse step is advised if faster by this factor, as dense gradients keep the accuracy."""
+"""A sparse step must be faster by this factor to be advised: dense gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Steps within this factor count as equally fast; the one that sends the most is advised."""
+"""Steps within this factor count as equally fast; of these, the one that sends most is advised."""
 BANDWIDTHS = (1e6, 1e12)
 """Range of the search for the crossover, in bit/s."""
 
@@ -176,10 +176,10 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended step of one dense step, one fp16 step and any number of sparse steps,
-    in this order. If the fastest sparse step is faster than the others by the factor ``MARGIN``,
-    this is the sparse step of the highest density that is about as fast; otherwise dense, or fp16
-    if it is faster by more than the factor ``AS_GOOD``."""
+    """Return the recommended one of ``steps``: a dense step, an fp16 step and any number of sparse
+    steps, in this order. If the fastest sparse step is faster than dense and fp16 by the factor
+    ``MARGIN``, the sparse step of the highest density that is about as fast is recommended.
+    Otherwise it is dense, or fp16 if fp16 is faster by more than the factor ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

@@ -24,8 +24,8 @@ The means are computed from magnitudes that are rounded down to multiples of a g
 power of two above the largest magnitude, but at least 2^-125. Every magnitude counts as at least
 one multiple, and the means are truncated to 16 significant bits. The levels therefore do not depend
 on the order of addition, and decoded values encode to the same bytes again. The norm of the
-rounding error is at most that of the values (except for magnitudes below the grid). SparseLoCo has
-not published how it chooses its levels; this choice is ours.
+rounding error is at most the norm of the values (except for magnitudes below the grid). SparseLoCo
+has not published how it chooses its levels; this choice is ours.
 """
 
 from __future__ import annotations

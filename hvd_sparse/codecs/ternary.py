@@ -14,7 +14,7 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send a word of 8 or 16 bits for every selected entry, and the number of these in every bin.
+    """Send a word of 8 or 16 bits for every selected entry, and every bin's number of such entries.
 
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
               uint8 or uint16 words [count]: 4 * (index within the bin) + s,

@@ -300,9 +300,10 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 @cache  # once per process
 def let_threads_finish() -> None:
     """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
-    interpreter's lock before. If one takes it later, the process aborts with "terminate called
-    without an active exception" (pytorch/pytorch#179291). Any DDP program can abort so: the model
-    keeps its process group, so ``destroy_process_group`` does not end the threads (torch 2.13)."""
+    interpreter's lock before it exits. If one takes it later, the process aborts with "terminate
+    called without an active exception" (pytorch/pytorch#179291). Any DDP program can abort so: the
+    model keeps its process group, so ``destroy_process_group`` does not end the threads (torch
+    2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
@@ -338,7 +339,8 @@ class SentBucket:
         return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
     def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield for each tensor: ticket, gradient, part of the average, whether no rank used it."""
+        """Yield for each tensor: its ticket, its gradient, its part of the average, and whether no
+        rank has used the parameter."""
         used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
         place = 0
         for ticket, gradient, length, uses in zip(
@@ -389,7 +391,7 @@ class Accumulation:
     """Records which parameters a step used, and whose ``.grad`` held a result when the step began.
     The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
     calls these hooks before DDP's, so a bucket's records are complete in the communication hook.
-    Gradients are only read with ``asks_for_results``, because this costs time."""
+    Gradients are read only with ``asks_for_results``, because reading them costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

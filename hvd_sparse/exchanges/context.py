@@ -49,11 +49,12 @@ class Outgoing:
     found : the selection, and how it was made; None on a dense step, and if another rank selects
     accumulated : the accumulated vector, if the exchange needs it; for exchanges that sum first,
         the gradient
-    observed : for telemetry, the squared L2 norm of the unsent entries, that of the accumulated
-        vector, and the sum of the sent entries' ages in steps. None without telemetry, and until
-        the sent entries are known
-    surplus : on an accelerator, the accumulated vector and the candidates that were not selected,
-        which are put back into it when the bucket's sums are written; None if they are back already
+    observed : for telemetry, a tuple of the squared L2 norm of the unsent entries, the squared L2
+        norm of the accumulated vector, and the sum of the sent entries' ages in steps. None without
+        telemetry, and until the sent entries are known
+    surplus : on an accelerator, a tuple of the accumulated vector and the candidates that were not
+        selected. These are put back into the vector when the bucket's sums are written. None if
+        they are back already
     """
 
     frame: np.ndarray | None = None
@@ -84,7 +85,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival of a tensor whose sum overflows on a rank. It sends no frame, so all ranks notice."""
+"""Arrival of a tensor whose sum overflows on a rank. This rank sends no frame, so all notice it."""
 
 
 @dataclass(eq=False)
@@ -136,7 +137,7 @@ class ExchangeContext:
     keys : names of all registered tensors, for error messages
     errors : this rank's own errors, as text for the other ranks
     select : only for exchanges that sum first: a function of a position and a summed gradient,
-        which selects from it and returns the encoded frame
+        which selects entries of the gradient and returns them as an encoded frame
     selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
     failure : the first error that ``guarded`` kept
@@ -163,7 +164,8 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error until the last phase is over; the next messages report this rank's own."""
+        """Keep an error until the last phase is over. If it is this rank's own error, the next
+        messages report it."""
         try:
             yield
         except Exception as error:
@@ -193,7 +195,7 @@ class ExchangeContext:
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
             self._note_length(total)
-        if self.errors:  # may be new since the first ``write``; every receiver gets the same
+        if self.errors:  # perhaps only since the first ``write``; every receiver gets the same text
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)
         return Request("alltoall", np.concatenate(messages), splits)

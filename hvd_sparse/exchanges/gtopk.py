@@ -108,8 +108,8 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries that the merges so far have kept, and those cut. If a sum
-    has overflowed, ``is_finite`` is False, and the rank sends no frame."""
+    """One tensor on one rank: the entries that the merges so far have kept, and the entries that
+    they have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels
@@ -121,7 +121,7 @@ class _Branch:
     def _hold(self, total: Selection) -> None:
         self._held = largest_of(total, self._member.count, self._kernels)
         # If another entry at this index is applied, the sender of the cut entry removes it from its
-        # residual. Only this rank then has its value.
+        # residual. Then only this rank has the cut entry's value.
         self._cut = merge(self._cut, total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 

@@ -19,7 +19,7 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds of count / k. Outside them, the threshold of the last step is adjusted."""
+"""Bounds of count / k. Outside them, the threshold of the previous step is adjusted."""
 
 
 @EXCHANGES.register("oktopk")

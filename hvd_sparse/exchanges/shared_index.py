@@ -98,7 +98,7 @@ class SharedIndex(Exchange):
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
     """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
     mark. A failed rank contributes zeros, so that the mark in the sum is wrong and all ranks
-    notice. ``lengths`` are those of other ranks' arrays, as far as this rank can compute them."""
+    notice. ``lengths`` has the lengths of other ranks' arrays that this rank can compute."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
@@ -170,7 +170,7 @@ def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
     """Return the arrival of every member: the summed entries to apply, and this rank's own values
-    at the same indices, which leave its residual."""
+    at the same indices, which are removed from its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)

@@ -70,8 +70,8 @@ class AutoMethod(Builder[Value]):
         trial_steps : number of measured steps for each candidate, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
-            candidate, and a dense step sends all entries that the memory holds. Dense steps then
-            equal those of plain SGD, or, for Adam and Muon, of their memories at density 1
+            candidate, and a dense step sends all entries that the memory holds. Dense steps are
+            then those of plain SGD, or, for Adam and Muon, those of their memories at density 1
         options : the common options; the codec is "block16" by default, without ``steps``
         """
         if steps is None:

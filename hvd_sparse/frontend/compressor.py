@@ -140,9 +140,9 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return the rank and the number of ranks at the last handshake. The state belongs to
-        these; after an elastic restart, Horovod already has new ones. Raises InvalidOption on a
-        rank outside of the process set, which has no state."""
+        """Return the rank and the number of ranks at the last handshake. The state belongs to these
+        two numbers, while Horovod already has new ones after an elastic restart. Raises
+        InvalidOption on a rank outside of the process set, which has no state."""
         if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
@@ -232,7 +232,7 @@ class Compressor:
     def footprint(self) -> Report:
         """Return sizes in bytes, computed from the tensors' shapes: "state_bytes", a rank's state
         between two steps, and "gathered_bytes", the messages of all ranks in a step, which every
-        rank receives; None if the method chooses its own density."""
+        rank receives. "gathered_bytes" is None if the method chooses its own density."""
         self.resolve()
         has_optimizer, size = self.step.settings_of is not None, self._size_of_world()
         specs = self.step.specs
@@ -286,8 +286,9 @@ class Compressor:
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
-            threshold, the memos of selector and exchange, the name of the vector of the last
-            selection, the memory's arrays and numbers, and the density if it was measured
+            threshold, the memos of selector and exchange, the name of the tensor or group from
+            which entries were last selected, the memory's arrays and numbers, and the density if it
+            was measured
         """
         self.resolve()
         return saved_state(self.step, *self._place_in_world())

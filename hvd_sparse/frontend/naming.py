@@ -16,7 +16,7 @@ _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
 """By place: the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""By place: the numbers of the compressors that are not closed, and their owners."""
+"""By place: the numbers of the compressors that are not closed, with the objects that use them."""
 
 
 class Naming:
@@ -52,10 +52,11 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake, the same on every rank: it has the handshake's number
-        at this place. Ranks may differ in the compressor's own name and number: the name depends on
-        the model, and one rank may have made an additional compressor. A second handshake of a
-        compressor means that an elastic restart has made a new world, so numbers restart."""
+        """Return the name of a new handshake, the same on every rank: it ends in the number of the
+        handshake at this place. The compressor's own name and number are not used, because ranks
+        may differ in both: the name depends on the model, and one rank may have made an additional
+        compressor. If this compressor has had a handshake before, an elastic restart has made a new
+        world, so handshakes are counted from 0 again."""
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
             met.clear()

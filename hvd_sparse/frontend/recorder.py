@@ -59,7 +59,8 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the last record, and measure a step that is due, under the transactions' lock."""
+        """Finish the previous record, and begin to measure the step ``run`` if it is due. The
+        caller holds the transactions' lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -149,7 +150,7 @@ class Recorder:
             ticket = tickets.get(key)
             sent = None if ticket is None else ticket.outgoing
             if sent is not None:
-                # Not as a difference, because a step that was measured before may be taken back.
+                # Not a difference of counters: a step that was measured before may be taken back.
                 counted |= measured(sent)
             counts.append(counted)
             values = _figures(counted, [] if ticket is None or sent is None else [ticket])

@@ -12,7 +12,7 @@ ALIGNMENT = 64
 """Alignment of vectors: a cache line's bytes. TensorFlow copies arrays that are not aligned."""
 
 SHORT = 4096
-"""Largest vector whose dot product BLAS libraries compute in one thread."""
+"""Entries of the largest vector whose dot product BLAS libraries compute in one thread."""
 
 
 def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:

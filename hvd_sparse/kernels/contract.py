@@ -68,7 +68,8 @@ class Aim(NamedTuple):
 
     threshold : magnitude above 0 to reach; if the dtype rounds it to 0, all non-zeros reach it
     capacity : if more entries than this reach the threshold, none is taken
-    brings : fields of ``Brought`` that the pass shall compute too; numpy and numba ignore them
+    brings : names of the fields of ``Brought`` that the pass shall also compute; numpy and numba
+        ignore them
     """
 
     threshold: float
@@ -139,8 +140,8 @@ class Kernels(Packers):
             return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Return the histogram, int64 [256], of the byte at bit ``shift`` of the magnitudes' bit
-        patterns. Only magnitudes whose higher bits equal ``prefix`` are counted."""
+        """Return how often each value of the byte at bit ``shift`` occurs in the magnitudes' bit
+        patterns, int64 [256]. Only patterns whose higher bits equal ``prefix`` are counted."""
         bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
         if 8 * x.itemsize - shift - 8:
             bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
@@ -174,8 +175,8 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return, from one pass over x, the number of entries that reach the threshold, which is
-        above 0, and these entries; None if there are more than ``capacity``."""
+        """Return the number of entries that reach a threshold above 0, and these entries, or None
+        in place of the entries if there are more than ``capacity``. x is read once."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
@@ -199,8 +200,8 @@ class Kernels(Packers):
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
         """Return the largest |accumulated| of each bin, and the non-zero entries of ``accumulated``
-        whose |accumulated + gradient| is at least that. A bin has ``length`` entries, the last one
-        maybe fewer."""
+        at which |accumulated + gradient| is at least the largest |accumulated| of their bin. A bin
+        has ``length`` entries; the last bin may have fewer."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -277,8 +278,8 @@ class Kernels(Packers):
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
-        smallest magnitude among them, or 0. The others are written back to ``out``, the vector from
-        which the entries were removed; None if they are still there."""
+        smallest magnitude among them, or 0. The other entries are written back to ``out``, the
+        vector from which they were removed. ``out`` is None if the vector still has them."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -313,7 +314,7 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write to ``out`` the sum of the parts, each times ``factor``, and 0 where there is none.
+        """Write to ``out`` the sum of the parts, each times ``factor``, and 0 at other entries.
         Parts are added in order; the factor and each product are rounded to the dtype first."""
         out[:] = 0
         for part in parts:

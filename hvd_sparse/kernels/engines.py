@@ -103,7 +103,7 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine, or for None the default engine, has kernels for devices."""
+    """Return whether an engine (the default engine if None) has kernels for devices."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 

@@ -13,10 +13,11 @@ Kernel = Callable[..., object]
 
 
 class ListedKernels:
-    """An engine's kernels for one vector and the list of entries that were taken from it: all that
-    reach the aim's threshold. The vector has +0.0 in their place. A kernel uses only the list if
-    this determines its result. Otherwise the entries are first written back (``is_whole``), and the
-    engine's kernel reads the vector. ``brought`` has statistics that the pass already computed."""
+    """An engine's kernels for one vector, from which all entries that reach the aim's threshold
+    were taken. ``taken`` lists these entries, and the vector has +0.0 in their place. A kernel
+    reads only the list if the list determines the result. Otherwise the entries are first written
+    back (``is_whole`` is then True), and the engine's kernel reads the vector. ``brought`` has
+    statistics that the pass already computed."""
 
     def __init__(
         self, kernels: Kernels, vector: np.ndarray, taken: Selection, aim: Aim, brought: Brought

@@ -117,7 +117,7 @@ Direction = Union[Decay, Momentum, Adam]
 class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, which makes a matrix's singular values nearly equal.
 
-    shape : shape of the matrix; if it has more than two axes, the last two are those of a matrix
+    shape : shape of the matrix, or of a stack of matrices, whose last two axes are a matrix's
     steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
         applies to each singular value x
@@ -144,7 +144,8 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return x, of shape ``step.shape``, after the iteration. Each matrix's norm is at most 1."""
+    """Return x, of shape ``step.shape``, after the iteration. Each matrix of the given x must have
+    a norm of at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # transposed, the products below are smaller

@@ -29,7 +29,7 @@ WIDTHS = (16, 8, 4, 2, 1)
 """Widths of the planes of gaps in bits, in order; a modulus uses those whose sum is its shift."""
 
 GRID_BITS = 26
-UPPER = np.uint8(2)  # bit of a level's code for the higher level; bit 0 is the sign
+UPPER = np.uint8(2)  # this bit of a code is set for the higher level; bit 0 is the sign
 
 LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
 HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
@@ -65,7 +65,7 @@ def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
 
 _HALF = 31
 _ONE = 1 << 2 * _HALF
-"""The number 1 in fixed point. Floats may differ in the last bit between machines."""
+"""The number 1 in fixed point, used because floats may differ in the last bit between machines."""
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
 )
@@ -162,10 +162,10 @@ class Packers:
         return found
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Round the magnitudes of non-zero values down to multiples of ``1 / scale``, a power of
-        two. Return how many multiples are greater than ``above``, 0 for all, and their sum.
-        Integers give the same sum in any order. Multiples are clipped to 1 to 2^26 - 1, for float32
-        values to 1 to 2^26, because float32 rounds the bound up."""
+        """Multiply the magnitudes of non-zero values by ``scale``, a power of two, and round them
+        down to integers, clipped to [1, 2^26 - 1], or to [1, 2^26] for float32 values, because
+        float32 rounds the bound up. Return how many integers exceed ``above`` (with 0, all do), and
+        the sum of these integers, which does not depend on their order."""
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))

@@ -16,7 +16,7 @@ import numpy as np
 from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
-"""Bounds of the margin: the fraction by which an aim lies below the tensor's last threshold."""
+"""Bounds of the margin: the fraction by which an aim lies below the tensor's previous threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
 """If a pass takes fewer than ``SLACK`` times the needed entries, the next threshold is lower. For
@@ -30,7 +30,7 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction, each identified by its number of vectors and numbers; 0 is the gradient."""
+"""Kinds of direction. Each is the count of its vectors and numbers together; 0 is the gradient."""
 
 PLAIN, SIGNS = 1, 2
 """Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""
@@ -44,7 +44,7 @@ SENT = np.dtype(
         ("numel", "i8"),  # entries of each vector
         ("aim", "f8"),  # threshold of ``kernels.contract.Aim``
         ("capacity", "i8"),  # capacity of ``kernels.contract.Aim``
-        # ``least`` to ``most`` taken entries are all sent; of more, only the ``wanted`` largest.
+        # If ``least`` to ``most`` entries are taken, all are sent; of more, the ``wanted`` largest.
         ("least", "i8"),
         ("wanted", "i8"),
         ("most", "i8"),
@@ -83,7 +83,8 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 class RowKernels(Protocol):
     """Kernels of an engine that process many rows in one call.
 
-    most_in_row : most entries of a row; longer tensors are faster one by one, with several threads
+    most_in_row : largest number of entries of a row; for longer tensors, separate calls with
+        several threads are faster
     """
 
     @property
@@ -101,14 +102,15 @@ class RowKernels(Protocol):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """Add the gradients, take entries and encode them as frames, row by row, up to the first
         row that is left to the pipeline. Return that row's number (the number of rows if none is
-        left), and the indices and values of the entries taken from its vector.
+        left), and the indices and values of the entries that were taken from that row's vector.
 
         rows : table of ``SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at their
-            places in a plain frame; the array ``frames`` itself if the body is plain
+        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
+            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        body : ``PLAIN`` or ``SIGNS``
         """
 
     def sum_rows(

@@ -63,7 +63,8 @@ def scaled(vector: np.ndarray, factor: float, out: np.ndarray | None = None) -> 
 
 
 BLOCK = 1 << 14
-"""Entries whose squares are summed in the vector's own dtype, which keeps rounding errors small."""
+"""Number of entries whose squares are summed in the vector's own dtype. Sums of more entries would
+have larger rounding errors."""
 SMALL = 1e-30
 """Below this sum of squares, too many of the squares may underflow in float32."""
 
@@ -168,10 +169,10 @@ class DirectionState(ResidualState, Generic[Options]):
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient, rescaled if its norm exceeds the limit for one rank; then in ``out``
-        if it is given, because writing to new memory takes several times as long. The limit is
-        chosen so that N independent gradients of this norm have an average (or a sum, if Horovod
-        sums) of the norm ``clip_norm``, as in ``MomentumCorrection``."""
+        """Return the gradient. If its norm exceeds the limit for one rank, it is rescaled to this
+        limit, and written to ``out`` if that is given, because writing to new memory takes several
+        times as long. N independent gradients with the limit as norm have an average (or a sum, if
+        Horovod sums) of the norm ``clip_norm``, as in ``MomentumCorrection``."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -180,7 +181,8 @@ class DirectionState(ResidualState, Generic[Options]):
         return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
-        """Return weight decay's direction, or None; 1 / N of it if Horovod sums over N ranks."""
+        """Return the direction of weight decay, or None if there is no weight decay. If Horovod
+        sums over N ranks, each rank adds 1 / N of the weight decay."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
@@ -198,7 +200,8 @@ class DirectionState(ResidualState, Generic[Options]):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient, and the direction to compute from it; None for the gradient itself."""
+        """Return a gradient, and the direction to compute from it. None in place of the direction
+        means that the gradient itself is accumulated."""
         raise NotImplementedError
 
     def compensate(
@@ -206,7 +209,7 @@ class DirectionState(ResidualState, Generic[Options]):
     ) -> Accumulated:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
-        # The pass reads each entry of the gradient before it writes that of the residual.
+        # ``out`` may be the new residual: the pass reads each entry there before it overwrites it.
         out = v.new if aim is not None and v.can_roll_back else None
         gradient = scaled(gradient, -1) if self._is_climbing else gradient
         gradient = self._clipped(gradient, world_size, out)
@@ -295,8 +298,8 @@ MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
 
 class VelocityState(DirectionState[MomentumOptions]):
     """The residual of one tensor, which accumulates the directions of SGD with momentum. As in
-    torch, the velocity does not change while the momentum is 0. The gradient itself is accumulated
-    then, and while the velocity is not allocated."""
+    torch, the velocity does not change while the momentum is 0. While the momentum is 0 or the
+    velocity is not allocated, the gradient itself is accumulated."""
 
     velocity: DoubleBuffer
     _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
@@ -327,7 +330,7 @@ class VelocityState(DirectionState[MomentumOptions]):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient times 1 - dampening, or as it is if it starts the velocity."""
+        """Return the gradient times 1 - dampening, or unchanged if it starts the velocity."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

@@ -62,8 +62,8 @@ class AdamCorrection(DirectionMemory):
 
     Tensors that are never compressed get Adam itself. For compressed tensors NAdam gives the same
     result as Adam, because they differ only in how they use the mean m, which is not accumulated
-    here. At density 1 the result is not that of Adam: no entry
-    stays in the residual, so gradients are not smoothed. With amsgrad, the largest s replaces s.
+    here. At density 1 the result is not that of Adam: no entry stays in the residual, so gradients
+    are not smoothed. With amsgrad, the largest s replaces s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
     twice with rollback. Cost: one pass over m, s and v. A step without a previous threshold needs
@@ -94,7 +94,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
 
     begun : number of the tensor's step at which m and s started; negative if the optimizer had made
         more steps before the memory continued from its moments
-    largest : the largest s so far; without entries unless the optimizer has amsgrad
+    largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 
     _vectors: ClassVar[dict[str, str]] = {

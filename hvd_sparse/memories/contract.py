@@ -33,8 +33,8 @@ class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
     A step writes a new version of the state. Afterwards ``commit`` keeps it, or ``roll_back`` drops
-    it. ``step``, ``is_average`` and ``density`` are set before each step, ``gain`` and ``settings``
-    by ``tune``, only for memories with ``finishes``.
+    it. The caller sets ``step``, ``is_average`` and ``density`` before each step. ``tune`` sets
+    ``settings``, and the options from which ``gain`` follows; only for memories with ``finishes``.
 
     Attributes
     ----------
@@ -101,10 +101,11 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version of a failed step; with ``rollback``, the state is as before it."""
+        """Drop the new version of a failed step. With ``rollback``, the state is then the same as
+        before the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add entries that an exchange returned as not applied to the committed state."""
+        """Add to the committed state the entries that an exchange returned as not applied."""
 
     def move(self, zeros: Zeros) -> None:
         """Replace the vectors by zeros on an accelerator, which the function ``zeros`` allocates,

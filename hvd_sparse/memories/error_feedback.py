@@ -39,13 +39,13 @@ class ErrorFeedback(Memory):
     -----
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
     exact; rounding to nearest would lose every gradient that is small compared with its residual.
-    Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of it, so the
+    Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of the entry, so the
     residual is not conserved exactly. float16 holds magnitudes up to 65504. The accumulated vector
     is in float32, and exists only while the tensor is compressed.
 
     State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
-    it with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and one write
-    per sent entry; about ten more passes with 16 bits.
+    these bytes with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and
+    one write per sent entry; about ten more passes with 16 bits.
 
     Paper: stich2018sparsified.
     """
@@ -174,7 +174,8 @@ def widen(stored: np.ndarray) -> np.ndarray:
 
 
 def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
-    """Round float32 numbers up to ``LARGEST`` at random, to ``out`` in its format."""
+    """Write float32 numbers to ``out``, rounded up or down at random to the format of ``out``. No
+    magnitude may exceed ``LARGEST``."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
     # Add a random number below one unit of the last kept bit, then cut the lower bits. The sum

@@ -15,7 +15,7 @@ from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
 
-@lru_cache(maxsize=64)  # all tensors of a step have the same
+@lru_cache(maxsize=64)  # all tensors of a step have the same arguments
 def momentum_left(momentum: float, density: float) -> float:
     """Return the velocity's momentum m at a density, as ``MomentumFeedback`` defines it.
 

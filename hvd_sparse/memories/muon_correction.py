@@ -102,7 +102,8 @@ class MuonCorrection(AdamCorrection):
 
 
 class MuonCorrectionState(AdamCorrectionState):
-    """Momentum m and residual v of a matrix, or Adam's m, s and v. ``mean`` holds m in both."""
+    """The momentum m and the residual v of a matrix, or m, s and v of ``AdamCorrection`` for other
+    tensors. ``mean`` holds m in both cases."""
 
     _options: MuonCorrection
 
@@ -113,9 +114,9 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Set the settings to the optimizer's. If they include a momentum, Muon treats the tensor
-        as a matrix, otherwise Adam. Raises InvalidOption if the settings are Muon's, and the tensor
-        has fewer than two dimensions."""
+        """Take the settings from the optimizer. If they include a momentum, the tensor is a matrix
+        for Muon; otherwise it gets Adam. Raises InvalidOption if the settings are Muon's, and the
+        tensor has fewer than two dimensions."""
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(

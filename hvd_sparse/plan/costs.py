@@ -37,7 +37,8 @@ Numbers = Any  # a float or an array of floats
 
 @dataclass(frozen=True)
 class Line:
-    """A time of ``start_s + byte_s * size`` seconds. The size is bytes, or entries of computing."""
+    """The time of a message or of computation: ``start_s + byte_s * size`` seconds. ``size`` is the
+    number of bytes of a message, or of entries to compute."""
 
     start_s: float
     byte_s: float
@@ -47,8 +48,8 @@ class Line:
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes: from the length for the smallest tensor to that
-    for all tensors together. ``told`` are the measurements of all ranks."""
+    """Return the message lengths to time, in bytes: from the length for the smallest tensor to the
+    length for all tensors together. ``told`` are the measurements of all ranks."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -101,7 +102,8 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Return lists of tensors, at least one compressed, with gradients in the same steps."""
+        """Group the tensors that have gradients in the same steps. Return the names in each group
+        that has a compressed tensor; with ``select_over="group"``, also group by dtype."""
         families: dict[object, list[str]] = defaultdict(list)
         configuration = self.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
@@ -176,7 +178,7 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     """Return a line, with coefficients of at least 0, fitted to pairs of (size, seconds) of two or
     more different sizes. The fit minimizes the relative errors of each size's median time, because
-    the times of long messages would outweigh those of short ones otherwise."""
+    with absolute errors, long messages would outweigh short ones."""
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, seconds in samples:
         by_size[size].append(seconds)

@@ -21,7 +21,8 @@ EFFORT = 50_000_000
 """Upper bound of layers^2 * groups in the search. For 1,000 layers, it takes about a second."""
 
 GRID = 48
-"""Steps of the logarithmic grid of densities; a grid keeps roundings from changing a choice."""
+"""Number of steps of the logarithmic grid of densities. The grid keeps rounding errors from
+changing a choice."""
 
 Plan = tuple[int, ...]
 """The end of each group in backward order; (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
@@ -140,8 +141,8 @@ def _layers_of(
     configuration: Configuration,
 ) -> tuple[list[int], np.ndarray]:
     """Return the positions of the compressed tensors in backward order, and the seconds of backward
-    pass from each gradient to the next, float64 [tensors]. The backward pass of dense tensors is
-    added to that of the compressed tensor that follows, or at the end to the last one."""
+    pass from each gradient to the next, float64 [tensors]. The seconds of dense tensors are added
+    to those of the next compressed tensor, or of the last one if no compressed tensor follows."""
     wanted = set(keys)
     unknown = sorted(wanted - {spec.key for spec in specs})
     if unknown:
@@ -180,7 +181,7 @@ class Instance:
         compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
 
-    backward_s : for each layer, seconds of the backward pass since the gradient before
+    backward_s : for each layer, seconds of the backward pass since the previous layer's gradient
     numel : entries of each layer
     nbytes : bytes that a rank receives for each layer
     wire : time of a message, as a line in the bytes that a rank receives
@@ -378,8 +379,9 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
     size, and the end time of each message.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
-    at most ``ready(next) - max(ready(this), end(previous))`` seconds. One that does not hide at any
-    size gets the smallest, and delays the next. The last gets it too, as no gradient follows.
+    at most ``ready(next) - max(ready(this), end(previous))`` seconds. A message that does not hide
+    at any size gets the smallest size, and delays the next message. The last message also gets the
+    smallest size, because no gradient follows it.
 
     ready_s : time at which each message is ready, float64 [messages], ascending
     takes_s : seconds of each message at each size, float64 [messages, sizes], with ascending sizes

@@ -44,7 +44,7 @@ uncertain, and dense is the safer choice."""
 WORSE = 1.05
 """A new trial begins if the chosen way is slower by this factor than another in the last trial."""
 RECENT = 50
-"""Number of last steps whose median a review compares."""
+"""Number of most recent steps whose median a review compares."""
 
 Agree = Callable[[np.ndarray], np.ndarray]
 """Collective that gathers float64 [n] of every rank into float64 [ranks, n]."""
@@ -133,7 +133,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives; the watchdog names hangs ``what``."""
+    """Return a context for a policy's collectives. If one hangs, the watchdog names it ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -186,7 +186,8 @@ class Trial:
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the next step's way. ``last_s`` is the last step's seconds; None if it failed."""
+        """Return the way of the step that begins. ``last_s`` is the time of the previous step in
+        seconds; None if that step failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -242,8 +243,8 @@ class Fallback(Policy):
         self.sends_all = sends_all
         self.clock = StepClock()
         self.owed: dict[int, StepRun | None] = {}
-        """By position, the tensors whose residuals must be sent before dense gradients, and the
-        step that sends each residual."""
+        """By position of each tensor whose residual must be sent before its dense gradients: the
+        step that sends the residual; None before that step."""
         self._way = SPARSE
 
     def begin(self, owner: Owner, position: int | None) -> str:

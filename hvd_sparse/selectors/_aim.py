@@ -3,8 +3,9 @@
 The selector then selects among the candidates, and needs no pass of its own.
 
 An aim lies slightly below the threshold of the tensor's previous step, so that the candidates
-include all entries that will be selected; the others go back to the residual. This distance (the
-margin) adapts, because too few candidates cost another pass, and too many make the list longer.
+include all entries that will be selected; the others go back to the residual. The distance below
+that threshold (the margin) adapts, because too few candidates cost another pass, and too many make
+the list longer.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Miss:
     """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
     count : number of entries that reach the aim; None if they exceed its capacity
-    is_sure : False in a group of tensors if the entries of one exceeded its capacity. The number
-        for the group is then unknown, and may be within the aim's capacity
+    is_sure : False if, in a group, the entries of one tensor exceeded the capacity for this tensor.
+        The number for the whole group is then unknown, and may be within the aim's capacity
     """
 
     aim: Aim
@@ -69,7 +70,7 @@ class Miss:
     @property
     def known(self) -> tuple[float, int] | None:
         """The aim's threshold and the number of entries that reach it, as a search's first count.
-        One more than the capacity stands for a number above it; None if the number is unknown."""
+        A number above the capacity is given as capacity + 1; None if the number is unknown."""
         if not self.is_sure:
             return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
@@ -97,7 +98,7 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 def steer(margin: Memo, found: int | None, needed: int) -> float:
     """Return the margin of the next aim. It grows at once if there were fewer candidates than
     needed, or hardly more. It narrows slowly if there were clearly more, and is halved if they
-    exceeded the capacity (``found`` is None). The last margin is None at the first step."""
+    exceeded the capacity (``found`` is None). ``margin`` is the previous margin; None at first."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

@@ -63,7 +63,7 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 def log_count(bracket: Bracket, wanted: int) -> float:
     """Estimate the threshold that ``wanted`` entries reach by interpolation of log(count), which is
-    nearly linear in the tails of gradients. It keeps a distance from both ends of the bracket."""
+    nearly linear in the tails of gradients. The estimate stays away from the bracket's two ends."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5

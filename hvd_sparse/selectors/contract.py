@@ -125,8 +125,8 @@ class Selector:
         is needed
     has_shared_indices : all ranks select the same indices
     sums_statistics : the selector computes statistics (``measure``) and selects by them
-        (``find_by``). If an exchange sums them over the ranks in between, all ranks select the same
-        entries
+        (``find_by``). If an exchange sums the statistics over the ranks before ``find_by``, all
+        ranks select the same entries
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
     asks_kernels : ``find`` reads the vector only through kernels, so that they can read a list of
@@ -204,7 +204,8 @@ class Selector:
 
     def band(self, numel: int) -> Band | None:
         """Return the numbers of candidates that ``cut`` accepts: within the band all are selected,
-        above it the ``wanted`` largest. None if a ``cut`` of its own decides by more than that."""
+        above it the ``wanted`` largest. None if the selector has no aim, or a ``cut`` that decides
+        by more than the number of candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:

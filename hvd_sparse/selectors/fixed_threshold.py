@@ -12,7 +12,8 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim above the threshold, as a multiple of the most entries to be sent."""
+"""Capacity of an aim that is above the fixed threshold, as a multiple of the most entries to be
+sent."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -76,8 +77,8 @@ class FixedThreshold(Selector):
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         most = count_from_density(numel, self.max_density)
-        # If too many entries reached the threshold at the last step, its ``warm`` is higher than
-        # the threshold; an aim below ``warm`` may suffice again.
+        # If too many entries reached the threshold at the previous step, ``warm`` is higher than
+        # the threshold, and an aim slightly below ``warm`` may suffice again.
         below = aim_below(warm, memo, most, numel)
         if below is None or below.threshold <= self.threshold:
             return Aim(self.threshold, most)

@@ -26,11 +26,12 @@ class GaussianK(DensitySelector):
 
     Parameters
     ----------
-    variant : "ours" halves the threshold below 2k/3 entries and multiplies it by 1.5 above 4k/3, in
-        up to 3 rounds. "paper" is the same, but with the one-sided quantile Phi^-1(1 - density) of
-        the paper's Algorithm 1, and without a change of the threshold after the last count.
-        "improved", from Ok-Topk, divides or multiplies the threshold by 1.02 outside [3k/4, 5k/4],
-        in up to 20 rounds
+    variant : "ours" halves the threshold if fewer than 2k/3 entries reach it, and multiplies it by
+        1.5 if more than 4k/3 do, in up to 3 rounds. "paper" is the same, but with the one-sided
+        quantile Phi^-1(1 - density) of the paper's Algorithm 1, and without a change of the
+        threshold after the last count. "improved", from Ok-Topk, divides the threshold by 1.02 if
+        fewer than 3k/4 entries reach it, and multiplies it by 1.02 if more than 5k/4 do, in up to
+        20 rounds
     cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
         sent
 

@@ -72,8 +72,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of the fitted gamma distribution exceeds. Its
-    shape is computed by the usual approximation to maximum likelihood."""
+    """Return the value that a fraction ``ratio`` of the fitted gamma distribution exceeds. The
+    distribution's shape is computed by the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -184,7 +184,7 @@ class Sidco(DensitySelector):
         for stage, ratio in enumerate(ratios):
             tail = context.kernels.tail(accumulated, threshold)
             passes += 1
-            # Too few entries to fit a distribution: keep the threshold of the last stage.
+            # Too few entries to fit a distribution: keep the threshold of the previous stage.
             if tail.count < 2 or tail.mean <= 0:
                 break
             excess = (later_fit if stage else first_fit)(tail, min(ratio, 1 - 1e-12))

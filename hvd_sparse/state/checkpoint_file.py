@@ -37,7 +37,7 @@ SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
-"""Errors of Python that content of another form causes."""
+"""Errors that Python raises if a file's content has another form."""
 PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
 

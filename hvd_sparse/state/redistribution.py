@@ -144,7 +144,7 @@ def sum_tensors(
 ) -> Report:
     """Return the tensors of this rank's new state, after the number of ranks has changed.
     Allreduces sum the arrays of the ``holders`` ranks with an old state, so all ranks must call
-    this. ``mine`` is this rank's old state, None if the rank is new; ``chosen`` the old state of
+    this. ``mine`` is this rank's old state, None if the rank is new; ``chosen`` is the old state of
     any rank, with [dtype, length] in place of each array."""
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
@@ -164,7 +164,7 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` is 0, and grows when the ranks rejoin."""
+    """A state that this rank keeps. ``generation`` is 0 before the ranks first rejoin."""
 
     generation: int
     state: State
@@ -182,8 +182,9 @@ class Commits:
 
     Ranks notice a lost worker at different times. The last two commits are kept, because another
     rank may be one commit behind. Until this rank has made two commits since the last rejoining, it
-    also keeps its copy of the state from which the ranks resumed then, and the state after that
-    rejoining, or at a later failure, because another rank may have committed in the same step.
+    keeps two more states. One is its copy of the state from which the ranks resumed at the
+    rejoining. The other is the state after the rejoining, or the state at a later failure, because
+    another rank may have committed in the same step.
     """
 
     def __init__(self) -> None:
@@ -254,7 +255,7 @@ class Commits:
 
 def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     """Return the leader, from whose state all ranks resume, and the ranks that have their own state
-    of the same step. Raises RankMismatch if a rank should have it, but does not."""
+    of the same step. Raises RankMismatch if a rank that should have such a state lacks it."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
     # Ignore new workers if others were in the run: they may have loaded an older checkpoint.

@@ -15,7 +15,7 @@ BUCKET_BYTES = 64 * 1024
 """Expected payload, in bytes, at which a bucket is full; start-up costs are then negligible."""
 
 MOST_GROUPS = 2**53
-"""Largest number of groups, because ``_equal`` computes in float64, which is exact up to it."""
+"""Largest number of groups. Up to it, the float64 numbers in ``_equal`` are exact."""
 
 
 def one_per_tensor(

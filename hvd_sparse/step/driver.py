@@ -150,8 +150,8 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise this rank's error about an unregistered tensor, after starting the exchanges of all
-        buckets, whose messages report it, and for which other ranks may wait."""
+        """Start the exchanges of all buckets, and then raise this rank's error about an
+        unregistered tensor. The messages report the error, and other ranks may wait for them."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)

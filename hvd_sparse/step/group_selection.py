@@ -2,7 +2,7 @@
 
 Each tensor keeps its own residual, frame and number of steps. Usually the vectors need not be
 joined: the kernel that adds a gradient to its residual also extracts the entries that reach the
-group's last threshold, and the selection is made from these entries.
+group's previous threshold, and the selection is made from these entries.
 """
 
 from __future__ import annotations

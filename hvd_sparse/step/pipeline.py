@@ -34,7 +34,8 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""A pass for a group may extract one in this many of a tensor's entries, or its aim's capacity."""
+"""In a group, a pass may extract numel / ``GROUP_SHARE`` entries of a tensor, or its aim's capacity
+if that is larger."""
 
 
 class Pipeline:
@@ -190,8 +191,8 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's last threshold; None if the tensor was last selected alone,
-        and without ``rollback``, where an error could lose the extracted entries."""
+        """Return an aim at the group's previous threshold. Return None if the tensor was last
+        selected alone, or without ``rollback``: an error could then lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -263,7 +264,8 @@ def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Me
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector, and its entries that were extracted but not selected; None without any."""
+    """Return the vector, and its entries that were extracted but not selected; None if there are
+    none."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -371,8 +373,8 @@ def _squared(x: np.ndarray) -> float:
 
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
-    """Return a selector's random generator for one step of a tensor. If ``rank`` is None, it is the
-    same on all ranks. Its numbers do not depend on the order of hooks."""
+    """Return a selector's random generator for one step of a tensor. If ``rank`` is None, all ranks
+    get the same generator. Its numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so numbers overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]

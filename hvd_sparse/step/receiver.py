@@ -22,7 +22,8 @@ from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
-"""Results below these fit float32 and bfloat16, or float16 (``MOST_HALF``), even after rounding."""
+"""Results below ``MOST`` fit float32 and bfloat16, and below ``MOST_HALF`` float16, even after
+rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
@@ -168,8 +169,8 @@ class Receiver:
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
-        bounds of their magnitudes. ``_sum`` computes the others: those with another factor, those
-        that may overflow, and traced tensors on the host."""
+        bounds of their magnitudes, by position. ``_sum`` writes the other sums: those with another
+        factor, those that may overflow, and those of traced tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -186,8 +187,9 @@ class Receiver:
         return {position: most for position, most in zip(places, bounds) if most is not None}
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return, once, entries that a pass extracted and that were not selected, to be added back
-        to their vectors. Failed steps, whose vectors are discarded, are left out."""
+        """Return the entries that a pass extracted but that were not selected, to be added back to
+        their vectors. A second call returns none of them. Entries of failed steps are left out,
+        because their vectors are discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -201,8 +203,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced uncompressed. The result
-        is checked for NaN and Inf, because no carrier reports them; it is the same on all ranks."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed; the same on
+        all ranks. It is checked for NaN and Inf, because no carrier reports them."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:

@@ -23,8 +23,8 @@ OF_ONE_RANK = carrier_layout(np.float64, 1)
 Answer = Union[Taking, Moments]
 """The result of a pass on a device. Reading an attribute waits for the device."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: name, contribution (None on a dense step), number of
-entries whose residual this rank keeps, and bytes of a dense step."""
+"""A tensor's completed step, for the counters: a tuple of the tensor's name, its contribution (None
+on a dense step), the number of entries whose residual this rank keeps, and a dense step's bytes."""
 
 
 class Late(Protocol):
@@ -52,9 +52,10 @@ class BucketRun:
 
     entered, sending : tensors whose ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
-    has_arrived : returns whether all copies from devices are complete
-    summed : the factor by which the sums were multiplied, as the carriers had it; and, by position,
-        an upper bound of each sum's magnitudes
+    has_arrived : function that returns whether all copies from devices are complete; None before
+        they are started
+    summed : tuple of the factor from the carriers, by which the sums were multiplied, and a dict of
+        upper bounds of the sums' magnitudes, by position; None until the sums are written
     """
 
     index: int

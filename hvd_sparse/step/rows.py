@@ -35,7 +35,8 @@ SPARE_BYTES = 24
 
 
 class NotedPasses:
-    """The engine's kernels, but passes with an aim are recorded for ``OutgoingRows.send``."""
+    """The engine's kernels, except that passes with an aim do not run, but are recorded for
+    ``OutgoingRows.send``."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels

@@ -56,7 +56,8 @@ class Step(Receiver):
     rank, world_size : this process's rank and the number of ranks as of the last handshake; -1 and
         0 before it
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
-    padding : pads the messages of exchanges; None if they are not padded, or by the collective
+    padding : pads the messages of exchanges; None if they are not padded or the collective pads
+        them
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
         the learning rate; None if the frontend has none
     """

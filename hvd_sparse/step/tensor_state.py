@@ -65,7 +65,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo from which the selector starts; None after a group selection."""
+        """The threshold and memo from which the selector starts; both None after a selection over a
+        group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
@@ -140,8 +141,9 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``. The mean of the
-        recorded ones stands for all; if none of them is recorded, the mean of an earlier step."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``. It is computed
+        from the mean over the recorded ones of these entries or, if there are none, from the mean
+        of an earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

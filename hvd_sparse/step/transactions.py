@@ -1,4 +1,4 @@
-"""Transactions: the current step of every tensor, and whether the states that it writes are kept.
+"""Transactions: the current step of every tensor, and whether the step's new states are kept.
 
 A tensor is settled, which means that its last step is committed or rolled back, when its next step
 begins. Until then, ``fail`` can roll back all tensors of the step together.
@@ -169,8 +169,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after its last step with all tensors completed; None before its
-        first. If ``is_open``, the last step does not count, because it may still be taken back."""
+        """Return a tensor's state after the last of its steps in which all tensors were completed;
+        None before its first step. If ``is_open``, the newest step does not count, because it may
+        still be taken back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

@@ -177,8 +177,8 @@ class Follower:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
     def meet(self, caller: Optimizer) -> None:
-        """From now on, read settings from the optimizer that calls the compressor. With Keras 2,
-        this optimizer is a copy that Horovod has made. Any other raises InvalidOption."""
+        """From now on, read settings from the optimizer that calls the compressor. With Keras 2, it
+        is a copy that Horovod has made. Raises InvalidOption for any other optimizer."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
@@ -353,8 +353,8 @@ class Follower:
         return written == self._written[position, name]
 
     def forget(self) -> None:
-        """Let the next ``show`` copy all moments, because the memories' states were replaced, and
-        let these take precedence over the optimizer's variables."""
+        """Let the next ``show`` copy all moments, because the memories' states were replaced. The
+        new states take precedence over the optimizer's variables."""
         self._filled_at.clear()
         self._offsets.clear()
 

@@ -207,8 +207,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, around Horovod's own branches. It waits
-        for the last gradient of the list, which most backward passes compute first."""
+        """Build the operation that chooses a step's branch, around Horovod's own branches. This
+        operation waits for the list's last gradient, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(

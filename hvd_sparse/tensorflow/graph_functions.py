@@ -31,13 +31,14 @@ accumulator's dtype or in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
-"""A step that failed waits for its other tensors. The longest wait is this many seconds, or this
-multiple of the step's duration so far if that is longer. It is limited because some traced tensors
+"""A step that failed waits for its other tensors: at most ``LEAST_WAIT_S`` seconds, or ``PATIENCE``
+times the step's duration so far if that is longer. The wait is limited because some traced tensors
 may not be in the step, and because waiting threads may be all threads that TensorFlow has."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
-"""Number of steps in which a variable is watched, because each of them copies the variable."""
+"""Number of steps in which a variable is watched. It is limited because each such step copies the
+variable."""
 ENOUGH = 3
 """Number of suspicious steps of one kind before a warning."""
 TOLERANCE = 0.02
@@ -161,7 +162,8 @@ class GraphFunctions:
         return sent if is_joined else sent + self.seal(number)
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begin the exchange of these tensors; return its first array and splits."""
+        """Begin the exchange of the tensors with these numbers. Return the array and the splits of
+        its first collective."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
@@ -172,8 +174,8 @@ class GraphFunctions:
         return self.advance(numbers[0], None)
 
     def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Give the exchange the result of its last collective. Return the array of its next
-        collective, and the splits, which are empty unless this is an alltoall."""
+        """Give the exchange the result of its previous collective. Return the array of its next
+        collective, and the splits, which are empty unless the next collective is an alltoall."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
         splits = NO_SPLITS if request.splits is None else request.splits
@@ -249,9 +251,9 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects programs with a tape that do not apply the results, or that change them before. It
-    watches how the smallest compressed variable changes. ``factors`` is ``Follower.factors``, or
-    None without ``optimizer=``."""
+    """Detects programs with a tape that do not apply the results, or that change results before
+    they apply them. It watches how the smallest compressed variable changes. ``factors`` is
+    ``Follower.factors``, or None without ``optimizer=``."""
 
     def __init__(
         self,

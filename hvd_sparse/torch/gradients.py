@@ -2,7 +2,8 @@
 
 Horovod gives a gradient without its parameter, which is the one whose ``.grad`` is the same object.
 As a hint, a hook records the address of every accumulated gradient. Memory is reused, so the hint
-may be wrong. Then all parameters are searched, as for zeros that Horovod makes for an unused one.
+may be wrong. Then all parameters are searched, as they are for zeros that Horovod makes for an
+unused parameter.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
 Horovod's result overwrites the change, so an error is raised. Most changes raise the tensor's

@@ -51,8 +51,8 @@ class LocalSteps(LocalStepsBase):
     InvalidOption is raised if they are trained later. To freeze a parameter only for a time, make
     this object first, and then freeze the parameter.
 
-    In addition to the compressor's state, each rank keeps the anchor, with outer momentum a
-    velocity, and during an exchange the pseudo-gradient; each has the size of the parameters.
+    In addition to the compressor's state, each rank keeps the anchor, a velocity if there is outer
+    momentum, and the pseudo-gradient during an exchange; each has the size of the parameters.
 
     Paper: sarfi2025sparseloco, douillard2023diloco. Unlike in SparseLoCo, the residual does not
     decay, and the compressor's method selects the entries, without a quota for every chunk.

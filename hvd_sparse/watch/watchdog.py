@@ -161,9 +161,9 @@ class Watchdog:
                 self._look_for_join()
 
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
-        """End the process if a tensor has waited longer than the limit, times ``TIMES_IN_DOUBT`` if
-        a rank does not answer, because it may release Python's lock later, or if all ranks have
-        submitted it."""
+        """End the process if a tensor has waited longer than the limit. The limit is multiplied by
+        ``TIMES_IN_DOUBT`` if all ranks have submitted the tensor, or if a rank does not answer,
+        because this rank may release Python's lock later."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return

@@ -94,8 +94,9 @@ class CarrierLayout:
 
     def __init__(self, dtype: np.dtype, world_size: int, has_replica: bool = False) -> None:
         self.dtype, self.world_size, self.has_replica = dtype, world_size, has_replica
-        # N * word**2 is recovered from a sum of N rounded terms. A square has twice a word's bits,
-        # that of a sum of N words 2 * log2(N) more; three bits are left for rounding.
+        # N * word**2 is recovered from a sum of N rounded terms. The square of a word has twice the
+        # word's bits, and the square of a sum of N words has 2 * log2(N) bits more. Three bits are
+        # left for rounding.
         significand = np.finfo(dtype).nmant + 1
         fitting = (significand - 3 - 2 * math.ceil(math.log2(world_size))) // 2
         bits = max(1, min(CHECKSUM_BITS, fitting))
@@ -129,7 +130,7 @@ class CarrierLayout:
         if template is None:
             template = np.zeros(self.size, self.dtype)
             template[:SHARED] = 1.0, rank, rank * rank, drawn_for(rank)
-            # Only now, because TensorFlow writes carriers in several threads.
+            # Store it only when it is complete: TensorFlow writes carriers in several threads.
             self._templates[rank] = template
         carrier = template.copy()
         # Words and squares are scaled to [0, SCALE) by powers of two, which is exact.

@@ -24,7 +24,7 @@ from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
-"""Function of the number of bytes of padding and headers that were sent, and that were received."""
+"""Function of two numbers: the bytes of padding and headers that were sent, and those received."""
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64

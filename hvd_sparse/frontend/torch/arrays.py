@@ -47,7 +47,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_accumulator(spec: TensorSpec, gradient: torch.Tensor) -> None:
-    """Refuse float32 or float64 gradients that the state, made for another dtype, cannot add."""
+    """Raise UnsupportedInput for a float32 or float64 gradient if the state has the other dtype."""
     if gradient.dtype in TORCH.values() and gradient.dtype != TORCH[spec.accumulator]:
         raise UnsupportedInput(
             f"tensor {spec.key!r} is {dtype_of(gradient)} now, and was {spec.dtype} when the "
@@ -102,7 +102,8 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Write the result to a device gradient's own memory; return False if it does not fit."""
+    """Write the result to a gradient's own memory, and return True. Return False if the gradient is
+    on the host, has another dtype or is not contiguous."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False

@@ -139,7 +139,7 @@ class ParameterCompressor(Compressor):
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer applies them. Raises
-        InvalidOption if another open compressor does this for parameters that are not here."""
+        InvalidOption if another open compressor does so, and has parameters that this one lacks."""
         other = getattr(optimizer, "hvd_sparse_compressor", None)
         if other is not None and not other._is_closed:
             mine = set(map(id, self._parameters))

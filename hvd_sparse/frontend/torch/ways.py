@@ -38,7 +38,8 @@ STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
     "telemetry": (bool, "measures residuals on the host"),
     "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
 }
-"""Common options that can stage gradients: whether a choice does, and the reason."""
+"""Common options that can stage gradients. For each, a function that returns whether a value stages
+them, and the reason."""
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:

@@ -21,7 +21,8 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""Lists of up to this many times the wanted entries are trimmed; else the vector is searched."""
+"""A list of up to this many times the wanted entries is trimmed. If it would be longer, the vector
+is searched instead."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""
@@ -213,8 +214,8 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold that is rounded to the dtype, but at least ``least``,
-    by default the pattern of the smallest number above 0, so that zeros are never taken."""
+    """Return the bit pattern of a threshold that is rounded to the dtype, but at least ``least``.
+    The default, 1, is the pattern of the smallest number above 0, so zeros are never taken."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))
@@ -228,7 +229,7 @@ def _few(most: int, numel: int) -> int:
 
 
 def _likely(x: np.ndarray, count: int) -> float:
-    """Return a threshold that very likely at least ``count`` entries reach, and hardly more."""
+    """Return a threshold that ``count`` or slightly more entries very likely reach."""
     # A strided sample is about as good as a random one here, and gives the same result every time.
     sample = np.abs(x[:: x.size // SAMPLE])
     # The standard deviation of a rank in a sample is about its square root.

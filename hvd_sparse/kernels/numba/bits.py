@@ -20,7 +20,7 @@ SPARE = WORD_BITS
 """Extra room in ``_unpack_unary``'s array of positions, which is written in groups of four."""
 
 BYTES_OF_GAP = 6
-"""Upper bound of a gap's bytes: planes of 31 bits, thirds of 2, about 3 bits of unary part."""
+"""Upper bound of a gap's code in bytes: planes of 31 bits, thirds of 2, a unary part of about 3."""
 
 _modulus_of = njit(modulus_of)
 
@@ -148,7 +148,7 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Overwrite the remainders with the indices, and return the last, which is the largest.
+    """Overwrite the remainders with the indices, and return the last index, which is the largest.
     ``places`` are the positions of the set bits in the unary part."""
     index = before = np.int64(-1)
     for i in range(rests.size):
@@ -205,8 +205,8 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit
 def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write each number n as n zeros and a one. ``words`` are all 0 at the start, and one more than
-    the codes need."""
+    """Write each number n as n zeros and a one. ``words`` has one word more than the codes need,
+    and all its words are 0 at the start."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -247,7 +247,8 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Write the code to ``body``, of ``BYTES_OF_GAP * (count + 8)`` bytes; return its length."""
+    """Write the code to ``body``, of ``BYTES_OF_GAP * (count + 8)`` bytes. Return the code's length
+    in bytes."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)

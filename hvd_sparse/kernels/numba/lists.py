@@ -18,7 +18,8 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Binary logarithm of a histogram's most bins: 2,048 counters fit the first-level cache."""
+"""Binary logarithm of a histogram's largest number of bins: 2,048 counters fit the first-level
+cache."""
 
 BLOCK = 4096
 """Entries of ``assemble``'s buffer, which fits the first-level cache."""
@@ -71,7 +72,7 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 def _cut(x, count):  # type: ignore[no-untyped-def]
     """Return the bit pattern of the count-th largest magnitude, and how many of the ``count``
     largest entries have exactly this magnitude; (0, 0) if there are fewer than ``count`` non-zeros.
-    A histogram shows the bin of the count-th largest, which is divided until it is one pattern."""
+    A histogram shows the bin of the count-th largest; it is divided until it has one pattern."""
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
     missing = np.int64(count)
@@ -106,7 +107,8 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @njit(signatures("xpJO"), nogil=True, cache=True)
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Write ``Kernels.take_largest`` to lists with a spare place. Return the number of entries."""
+    """Write the result of ``Kernels.take_largest`` to lists with one spare place. Return the number
+    of entries."""
     bits, everything, infinity = _bits(x)
     smallest, ties = _cut(x, count)
     found = 0

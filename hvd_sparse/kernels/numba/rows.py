@@ -19,7 +19,7 @@ from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT,
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
 CHECKED_WORDS = 6
-"""Number of 32-bit words of a frame's header that the checksum, which follows them, covers."""
+"""Number of the header's 32-bit words that the checksum covers. The checksum follows them."""
 
 
 def _crc_tables() -> np.ndarray:
@@ -48,7 +48,8 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Continue a CRC-32 over words[start:stop]; it starts as 0xFFFFFFFF, and ends inverted."""
+    """Return ``crc``, continued over words[start:stop]. A CRC-32 starts as 0xFFFFFFFF, and the
+    caller inverts its bits at the end."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -104,7 +105,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude, clipped to the magnitudes' range, which rounding may leave."""
+    """Return the mean magnitude, clipped to the magnitudes' range, because it is rounded."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))

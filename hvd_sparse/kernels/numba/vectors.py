@@ -33,8 +33,8 @@ SPARE = SEGMENT + 16
 
 
 class Vectors:
-    """SIMD vectors of ``lanes`` entries of a scalar type, by default those that ``VECTOR_BYTES``
-    hold; with one lane, entries on their own."""
+    """SIMD vectors of ``lanes`` entries of a scalar type; by default as many as ``VECTOR_BYTES``
+    hold. With one lane, a vector is a single entry."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, lanes: int = 0) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
@@ -133,8 +133,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set, and appends its new states to
-        the yielded list. After the block, the list has the new states if it ran, or ``states``."""
+        """Emit a block that runs only if a lane of the mask is set. The caller appends the block's
+        new states to the yielded list. Afterwards, the list has these states if the block ran, and
+        otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -221,7 +222,7 @@ class Call:
     def spans(
         self, start: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
-        """Yield what two loops over [start, stop) need, their vectors, start and stop: the first
+        """Yield vectors, start and stop of two loops that together cover [start, stop): the first
         loop reads whole SIMD vectors, the second the rest, entry by entry."""
         lanes = ir.Constant(WORD, self.vectors.lanes)
         rest = self.builder.srem(self.builder.sub(stop, start), lanes)
@@ -235,7 +236,7 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the members of a tuple argument: of arrays, the addresses of their data."""
+        """Return the members of a tuple argument; for an array, the address of its data."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [
@@ -269,7 +270,7 @@ def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Va
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
-    """Return the bit pattern of the entry's magnitude, and that of infinity."""
+    """Return the bit pattern of the entry's magnitude, and the bit pattern of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 

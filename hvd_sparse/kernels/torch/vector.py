@@ -132,7 +132,7 @@ class Copy:
     def array(self) -> np.ndarray:
         if not self._is_read:
             if not self._done.query():
-                wait_until(self._done)  # only now has the host's memory the entries
+                wait_until(self._done)  # before, the host's memory lacks the entries
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array

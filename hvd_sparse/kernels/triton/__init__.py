@@ -46,9 +46,9 @@ OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
 
 
 HEAD = 5
-"""Number of numbers that are computed for each tensor: the number of entries that reached the aim's
-threshold, the number of entries that are not finite, and for moments the sum of magnitudes, the
-largest finite magnitude and the number of non-zeros."""
+"""How many numbers are computed for each tensor: the count of entries that reached the aim's
+threshold, the count of entries that are not finite, and for moments the sum of magnitudes, the
+largest finite magnitude and the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
