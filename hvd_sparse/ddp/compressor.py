@@ -388,10 +388,11 @@ def raise_behind_backward(error: SparseError) -> None:
 
 
 class Accumulation:
-    """Records which parameters a step used, and whose ``.grad`` held a result when the step began.
-    The backward passes of a step are those inside ``no_sync()`` and the first after them. Autograd
-    calls these hooks before DDP's, so a bucket's records are complete in the communication hook.
-    Gradients are read only with ``asks_for_results``, because reading them costs time."""
+    """Records which parameters were used in a step, and which had a result in ``.grad`` when the
+    step began. The backward passes of a step are those inside ``no_sync()`` and the first after
+    them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before DDP's
+    hooks, so a bucket's records are complete in the communication hook. Gradients are checked for
+    results only if ``asks_for_results``, because reading them costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

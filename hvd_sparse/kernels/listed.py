@@ -14,8 +14,8 @@ Kernel = Callable[..., object]
 
 class ListedKernels:
     """An engine's kernels for one vector, from which all entries that reach the aim's threshold
-    were taken. ``taken`` lists these entries, and the vector has +0.0 in their place. A kernel
-    reads only the list if the list determines the result. Otherwise the entries are first written
+    were taken. ``taken`` lists these entries, and the vector has +0.0 in their place. If the list
+    determines the result, a kernel reads only the list. Otherwise the entries are first written
     back (``is_whole`` is then True), and the engine's kernel reads the vector. ``brought`` has
     statistics that the pass already computed."""
 

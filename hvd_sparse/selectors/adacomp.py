@@ -30,8 +30,9 @@ class AdaComp(Selector):
     Notes
     -----
     There is no option for the density, because the number of selected entries follows from the
-    data. Exact zeros are not sent, because they have no sign. The memory keeps accumulated - sent
-    at the sent entries, because the common scale is too large for bins with a small maximum.
+    data. Exact zeros are not sent, because they have no sign. At the sent entries, the memory
+    keeps the difference ``accumulated - sent``, because the common scale is too large for bins with
+    a small maximum.
 
     Cost: one pass to compute the bins' maxima, and one to select.
 

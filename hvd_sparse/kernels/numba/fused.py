@@ -47,9 +47,10 @@ is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
-    """Return a function that emits the SIMD vector to add at an index: entries of the gradient, the
-    call's first argument, or of the direction, its last. ``store`` emits the write of the
-    direction's new vectors (velocity or moments)."""
+    """Return a function that emits the SIMD vector to add at an index: entries of the gradient (the
+    call's first argument) if the direction (the call's last argument) is empty, otherwise entries
+    of the direction. ``store`` emits the write of the direction's new vectors (velocity or
+    moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
