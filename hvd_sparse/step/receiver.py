@@ -39,6 +39,8 @@ class Receiver:
         self, configuration: Configuration, specs: Sequence[TensorSpec], kernels: Kernels
     ) -> None:
         self.configuration, self.specs = configuration, list(specs)
+        is_sparse = configuration.is_sparse
+        self.compressed = {i for i, s in enumerate(specs) if is_sparse(s.shape, s.numel)}
         self.finishes = configuration.memory.finishes
         self.has_replica = configuration.check_replicas_every > 0
         self.pipeline = Pipeline(configuration, kernels)

@@ -55,6 +55,7 @@ class Step(Receiver):
 
     rank, world_size : this process's rank and the number of ranks as of the last handshake; -1 and
         0 before it
+    compressed : positions of the tensors that may be compressed; the others never are
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
     padding : pads the messages of exchanges; None if they are not padded or the collective pads
         them

@@ -124,7 +124,6 @@ class Follower:
     memory. ``met`` has the positions of variables whose gradients come through the compressor."""
 
     _step: Step | None = None
-    _compressed: set[int]
     _index: VariableIndex
     _paths: Sequence[str]
     _size_of_world: Callable[[], int]
@@ -169,8 +168,6 @@ class Follower:
     ) -> None:
         """Let the memories of ``step`` read the optimizer's settings from this object."""
         self._step, self._index, self._paths, self._size_of_world = step, index, paths, size
-        is_sparse = step.configuration.is_sparse
-        self._compressed = {i for i, s in enumerate(step.specs) if is_sparse(s.shape, s.numel)}
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
@@ -220,7 +217,8 @@ class Follower:
 
     def updates(self, variable: Value) -> bool:
         """Return whether the memory computes a variable's update, because it is compressed."""
-        return self._index.lookup(value_of(variable)) in self._compressed
+        assert self._step is not None  # ``check`` raises before
+        return self._index.lookup(value_of(variable)) in self._step.compressed
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a tensor of the loss scale, the learning rate, the memory's hyper-parameters and

@@ -333,3 +333,13 @@ def test_weight_decay_reads_the_memory_that_a_parameter_has_now() -> None:
         if held is not None:
             held.close()
     torch.testing.assert_close(*found)
+
+
+def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compressed() -> None:
+    ours = Program("adamw", {"density": 0.5, "min_numel": 20, "allow_dense": False}).train(range(2))
+    assert set(ours.handle.state_dict()["tensors"]) == {"0.weight"}
+    for name, parameter in ours.model.module.named_parameters():
+        held = ours.optimizer.state[parameter]
+        assert held["step"] == 2
+        assert ("exp_avg_sq" in held) == (name != "0.weight")
+    ours.close()

@@ -218,8 +218,11 @@ class Applying:
                     f"{SPARSE_REMEDY}"
                 )
             for parameter in group["params"]:
-                if is_counted_alone(self.state[parameter]):
-                    self.state[parameter].clear()
+                state = self.state[parameter]
+                if is_counted_alone(state):
+                    state.clear()
+                elif "betas" not in group:
+                    state.pop("step", None)  # SGD and Muon do not count
         whole, self.param_groups = self.param_groups, groups
         try:
             unhooked(type(self).hvd_sparse_base.step)(self)
@@ -364,8 +367,11 @@ def product_of_nadam(beta1: float, decay: float, step: int) -> float:
 def is_counted_alone(state: Settings) -> bool:
     """Return whether a state has only entries that ``Applying._count`` writes: a count without
     moments, or a count of 0 with zero moments."""
+    step = state.get("step")
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
-    if "step" not in state or (moments and state["step"]):
+    # A count on a device is the optimizer's own, and reading it would wait for the device.
+    is_own = isinstance(step, torch.Tensor) and not step.is_cpu
+    if step is None or (moments and (is_own or step)):
         return False
     return not any(moment.is_sparse or bool(moment.any()) for moment in moments)
 

@@ -90,8 +90,6 @@ class Results:
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
         self.position_of = {id(parameter): i for i, parameter in enumerate(parameters)}
-        is_sparse = step.configuration.is_sparse
-        self._compressed = {i for i, s in enumerate(step.specs) if is_sparse(s.shape, s.numel)}
         self._trained = [
             (position, parameter)
             for position, parameter in enumerate(parameters)
@@ -128,7 +126,7 @@ class Results:
         remedies, for gradients that do not come through the compressor and for clipped results."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
-        self._smallest = cycle([i for i, _ in by_size if i in self._compressed])
+        self._smallest = cycle([i for i, _ in by_size if i in self._step.compressed])
         self._compared = next(self._smallest, -1)
         for position, parameter in by_size:
             renew = weakly(self._renew, position)
@@ -210,7 +208,7 @@ class Results:
 
     def _is_update_of(self, parameter: torch.Tensor) -> bool:
         position = self.position_of.get(id(parameter), -1)
-        return position in self._compressed and self._is_result.get(position, False)
+        return position in self._step.compressed and self._is_result.get(position, False)
 
     def tell_of_others(self, others: Iterable[torch.Tensor], name: str) -> None:
         """Warn once of dense gradients that did not come through the compressor."""
