@@ -127,7 +127,7 @@ class DdpCompressor(ParameterCompressor):
             self.results.settle(position)
             flat = flatten(gradient, spec)
             ticket: Ticket
-            if self._is_sparse[position]:
+            if position in self.step.compressed:
                 wire, entered = self._driver.compress(position, flat, scale, stays=True)
                 entered.out = entered.extra = own_memory(gradient)
                 ticket = entered
@@ -148,7 +148,7 @@ class DdpCompressor(ParameterCompressor):
         sent.sum = self.collective.allreduce(joined, name)
 
     def _arrange(self, positions: list[int]) -> None:
-        members = tuple(sorted(i for i in positions if self._is_sparse[i]))
+        members = tuple(sorted(i for i in positions if i in self.step.compressed))
         if members:
             known = self.step.buckets
             if self._buckets >= len(known) or known[self._buckets] != members:
@@ -224,7 +224,7 @@ class DdpCompressor(ParameterCompressor):
                     put(flat, gradient)
             self._hand_out(ticket, gradient)
 
-    def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
+    def _hand_out(self, ticket: Ticket, result: torch.Tensor) -> None:
         # Without a backward pass, this rank is in model.join() and applies no results.
         if torch._C._current_graph_task_id() >= 0:
             super()._hand_out(ticket, result)

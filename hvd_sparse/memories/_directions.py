@@ -83,9 +83,10 @@ class Moments(NamedTuple):
     """An optimizer's moments of one tensor: SGD's velocity, or Adam's mean and second moment. A
     memory can continue from an optimizer's moments, and an optimizer from a memory's.
 
-    arrays : the moments, flat, by the names of the memory's arrays; empty if there are none
+    arrays : the moments as flat arrays; the keys are the names of the memory's arrays; empty if
+        there are none
     steps : number of steps that the optimizer has made so far
-    ranks : number of ranks over which the optimizer's gradients are averaged, while a memory sees
+    ranks : number of ranks over which the optimizer's gradients are averaged; a memory sees only
         the gradients of one rank
     """
 

@@ -65,9 +65,9 @@ class AdamCorrection(DirectionMemory):
     here. At density 1 the result is not that of Adam: no entry stays in the residual, so gradients
     are not smoothed. With amsgrad, the largest s replaces s.
 
-    State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad; all
-    twice with rollback. Cost: one pass over m, s and v. A step without a previous threshold needs
-    two passes, one of them over six vectors.
+    State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad. With
+    rollback, each of them is kept twice. Cost: one pass over m, s and v. A step without a previous
+    threshold needs two passes, one of them over six vectors.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the residual
     instead of the momentum.

@@ -1,4 +1,5 @@
-"""The contract of memories and of their states, one for each tensor; the state with a residual."""
+"""The base classes of memories and of their states. A memory has one state for each tensor; a
+``ResidualState`` has a residual."""
 
 from __future__ import annotations
 

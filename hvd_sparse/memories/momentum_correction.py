@@ -46,9 +46,9 @@ class MomentumCorrection(MomentumMemory):
     A dense step sends all of v and keeps u, so a run with only dense steps is SGD with momentum.
     For tensors that are never compressed, the same momentum is applied to the reduced gradient.
 
-    State: u and v, float32 (float64 for float64 gradients), and w with weight decay; all twice with
-    rollback. Cost: one pass over u and v (two in a step without a previous threshold), and two
-    writes per sent entry; one more pass to clip, two more for weight decay.
+    State: u and v, float32 (float64 for float64 gradients), and w with weight decay. With rollback,
+    each of them is kept twice. Cost: one pass over u and v (two in a step without a previous
+    threshold), and two writes per sent entry; one more pass to clip, two more for weight decay.
 
     Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as in the authors' later code,
     because the norm over all tensors is known only after the first tensors have been sent.

@@ -72,9 +72,10 @@ class MomentumFeedback(MomentumMemory):
     If this memory is named, instead of used through ``optimizer=``, the program's optimizer must
     not apply momentum.
 
-    State: v, float32 (float64 for float64 gradients), and u unless m is 0; twice with rollback.
-    Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``; one more pass to
-    clip. Weight decay reads the parameter in the same pass, or in one more if m is above 0.
+    State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
+    them is kept twice. Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``;
+    one more pass to clip. Weight decay reads the parameter in the same pass, or in one more if m is
+    above 0.
 
     This method comes from no paper.
     """

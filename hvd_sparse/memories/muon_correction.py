@@ -51,16 +51,16 @@ class MuonCorrection(AdamCorrection):
     updates for each rank's gradients, while Muon computes the update for the average gradient. They
     are equal if the ranks' gradients are; otherwise the average of the updates is shorter.
 
-    If this memory is named, every tensor of two or more dimensions is treated as a matrix. With
+    Without ``optimizer=``, every tensor of two or more dimensions is treated as a matrix. With
     ``optimizer=``, its parameter groups decide which tensors are matrices; embeddings usually are
     not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with one row per
     output channel. Other tensors of more than two dimensions are stacks of matrices in the last
     two. Tensors that are never compressed get Muon itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
-    other tensors; all twice with rollback. Cost: three passes, and the iteration of all matrices on
-    every rank, which takes about 2 * ns_steps * (r + 2 * c) * r * r operations for a matrix of r
-    rows and c columns, where r is the smaller number.
+    other tensors. With rollback, each of them is kept twice. Cost: three passes, and the iteration
+    of all matrices on every rank, which takes about 2 * ns_steps * (r + 2 * c) * r * r operations
+    for a matrix of r rows and c columns, where r is the smaller number.
 
     Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.
     """

@@ -18,9 +18,10 @@ class Sbc(DensitySelector):
         minus = mean of the magnitudes of the k most negative entries
         if plus >= minus: send plus at the positive entries; otherwise -minus at the negative ones
 
-    If fewer than k entries have the chosen sign, only these are sent. The memory keeps accumulated
-    - sent at the sent entries, so that |accumulated - sent|^2 = |accumulated|^2 - (sum of the sent
-    entries' magnitudes)^2 / count.
+    If fewer than k entries have the chosen sign, only these are sent. At the sent entries, the
+    memory keeps the difference of accumulated and sent values. The squared norm of the residual is
+
+        |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / count
 
     Cost: for each sign, one pass that clears the entries of the other sign, and an exact top-k.
 

@@ -57,12 +57,12 @@ def tail_quantile(shape: float, probability: float) -> float:
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of the fitted exponential distribution exceeds."""
+    """Return the quantile at 1 - ratio of an exponential distribution fitted to the tail."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of a generalised Pareto fit by moments exceeds."""
+    """Return the quantile at 1 - ratio of a generalised Pareto distribution fitted by moments."""
     # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
@@ -72,8 +72,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the value that a fraction ``ratio`` of the fitted gamma distribution exceeds. The
-    distribution's shape is computed by the usual approximation to maximum likelihood."""
+    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail, whose shape is
+    computed by the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -98,10 +98,10 @@ class Sidco(DensitySelector):
     """Select the entries above a threshold that is estimated in stages. Each stage fits a
     distribution to the entries above the previous stage's threshold.
 
-        stage 1: fit the magnitudes; the threshold is the value that a fraction r1 of the fitted
-                 distribution exceeds, with r1 = first_ratio (r1 = density if there is one stage)
-        stage m: fit the excesses over the threshold; add to the threshold the value that a fraction
-                 (density / r1)^(1 / (stages - 1)) of the fitted distribution exceeds
+        stage 1: fit the magnitudes; the threshold is the fitted distribution's quantile at 1 - r1,
+                 with r1 = first_ratio (r1 = density if there is one stage)
+        stage m: fit the excesses over the threshold; add to the threshold the fitted distribution's
+                 quantile at 1 - (density / r1)^(1 / (stages - 1))
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Records of one step: its buckets, and a ticket for each gradient."""
+"""Records of one step: one for each bucket, and one for each gradient, its ticket."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ class StepRun:
 class Ticket:
     """One gradient in one step. ``compress`` returns it, and ``decompress`` takes it. This base
     class is for gradients of unregistered tensors, which have no ``position``, and for gradients
-    that Horovod reduces uncompressed. ``extra`` is for the frontend."""
+    that Horovod reduces uncompressed (``has_carrier`` is then false). ``extra`` is for the
+    frontend."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -113,6 +114,7 @@ class Ticket:
     error: Exception | None = None
     checksum: int | None = None
     report: CarrierReport | None = None
+    has_carrier = True
     extra: object = None
 
     def __init__(

@@ -156,7 +156,7 @@ class Step(Receiver):
                 run = transactions.open_run(position)
                 run.entered.add(position)
         ticket = Ticket(run, self.keys[position], scale=scale)
-        ticket.position, ticket.state = position, state
+        ticket.position, ticket.state, ticket.has_carrier = position, state, False
         return ticket
 
     def compress(
@@ -269,7 +269,8 @@ class Step(Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports an error about a gradient of an unregistered tensor."""
+        """Return a carrier that reports an error about a gradient of an unregistered tensor, and
+        the gradient's ticket."""
         layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
         # Without a position, because the step must not count it among its tensors.
         run = self.transactions.open_run(None)

@@ -73,7 +73,8 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return a branch's result after measuring its arrival, which delays all branches alike."""
+        """Return a branch's result. In a timed step, first call ``note_end``, in every branch, so
+        that the call delays all branches alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")

@@ -55,10 +55,13 @@ from hvd_sparse.torch.gradients import (
     in_words,
     refuse_parameter,
 )
-from hvd_sparse.torch.wire import DenseTicket, LastGradientWait, device_of_wire, fetch_carrier
+from hvd_sparse.torch.wire import LastGradientWait, device_of_wire, fetch_carrier
 from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet, Report, TensorSpec
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
+
+NO_STEP = StepRun(is_closed=True)
+"""The run of tickets that the compressor's step does not count."""
 
 
 class TorchCompressor(ParameterCompressor):
@@ -138,17 +141,14 @@ class TorchCompressor(ParameterCompressor):
             return self._pass_on(tensor, position, way)
         self.results.settle(position)
         scale = self._scale_of(position) if self._is_scaled else 1.0
-        context: Context
-        if self._is_sparse[position]:
+        if position in self.step.compressed:
             wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
-            context = ticket
         else:
-            wire, context = self._send_dense(tensor, position, scale)
-            ticket = context.ticket
+            wire, ticket = self._send_dense(tensor, position, scale)
         self._submitted(ticket.run)
         if self._is_led:
             policy.sent(position, ticket)
-        return wire, context
+        return wire, ticket
 
     def _send(
         self, tensor: torch.Tensor, position: int, scale: float, *, everything: bool
@@ -174,30 +174,34 @@ class TorchCompressor(ParameterCompressor):
 
     def _send_dense(
         self, gradient: torch.Tensor, position: int, scale: float
-    ) -> tuple[torch.Tensor, DenseTicket]:
+    ) -> tuple[torch.Tensor, Ticket]:
         wire = self._as_horovod_wants(gradient)
         parameter = self._parameters[position]
         ticket = self.step.enter_dense(position, scale, wire.nbytes)
         if wire is not parameter.grad:  # otherwise Horovod sums in place
             self._changes.give(position, ticket.key, parameter, ticket.run)
-        return wire, DenseTicket(gradient, ticket.key, ticket)
+        ticket.extra = gradient
+        return wire, ticket
 
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
-    ) -> tuple[torch.Tensor, DenseTicket]:
+    ) -> tuple[torch.Tensor, Ticket]:
+        """Return a gradient that the policy sends uncompressed, without the compressor's memory."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
         parameter, key = self._parameters[position], self.step.keys[position]
         if wire is not parameter.grad:
             self._changes.give(position, key, parameter, None)
-        return wire, DenseTicket(gradient, key, None)
+        ticket = Ticket(NO_STEP, key)
+        ticket.has_carrier, ticket.extra = False, gradient
+        return wire, ticket
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the gradient as a contiguous tensor, on the host unless messages are sent from the
         device. bfloat16 becomes float32, because Horovod does not support it."""
-        dense = gradient.float() if gradient.dtype == torch.bfloat16 else gradient
-        return to_host(dense.contiguous()) if self._wire_device is None else dense.contiguous()
+        dense = (gradient.float() if gradient.dtype == torch.bfloat16 else gradient).contiguous()
+        return dense if dense.is_cpu or self._wire_device is not None else to_host(dense)
 
     def _scale_of(self, position: int) -> float:
         if position in self._run.entered:  # a new step; the last may have had no result
@@ -227,11 +231,8 @@ class TorchCompressor(ParameterCompressor):
         try:
             if self._changes.given:
                 self._refuse_changes(tensor, ctx)
-            if isinstance(ctx, DenseTicket):
-                result, ticket = self._finish_dense(tensor, ctx), ctx.ticket
-            else:
-                result, ticket = self._finish(tensor, ctx), ctx
-            self._hand_out(ticket, result)
+            result = (self._finish if ctx.has_carrier else self._finish_dense)(tensor, ctx)
+            self._hand_out(ctx, result)
             came = ctx.key
         except Exception as error:
             policy.fail()
@@ -259,15 +260,14 @@ class TorchCompressor(ParameterCompressor):
             return gradient
         return unflatten(flat, gradient)
 
-    def _finish_dense(self, reduced: torch.Tensor, ctx: DenseTicket) -> torch.Tensor:
-        ticket, gradient = ctx.ticket, ctx.gradient
+    def _finish_dense(self, reduced: torch.Tensor, ticket: Ticket) -> torch.Tensor:
+        gradient = cast(torch.Tensor, ticket.extra)
         if not reduced.is_cpu:
             catch_up(reduced.device)
-        if ticket is None:
-            return like(reduced, gradient)
         if ticket.error is not None:
             self._driver.refuse(ticket)
-        assert ticket.position is not None
+        if ticket.position is None:  # the policy has passed it on
+            return like(reduced, gradient)
         has_memory = ticket.state is not None
         if not (reduced.is_cpu or has_memory) and bool(reduced.isfinite().all()):
             # As ``finish_dense`` does, without a copy to the host.
@@ -290,7 +290,7 @@ class TorchCompressor(ParameterCompressor):
             self.watchdog.ledger.clear()
             raise error
         if run.failure is None and not run.errors:  # otherwise ``decompress`` raises these
-            carried = (ctx, fetch_carrier(tensor)) if isinstance(ctx, Ticket) else None
+            carried = (ctx, fetch_carrier(tensor)) if ctx.has_carrier else None
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
@@ -301,7 +301,8 @@ class TorchCompressor(ParameterCompressor):
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
             dense = self._as_horovod_wants(gradient)
             self.step.stats.count_bytes("dense", dense.nbytes)
-            return dense, DenseTicket(gradient, key, ticket)
+            ticket.has_carrier, ticket.extra = False, gradient
+            return dense, ticket
         device = self._carrier_device
         return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
 

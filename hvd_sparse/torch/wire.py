@@ -1,10 +1,9 @@
-"""The device of messages, the tickets of dense tensors, and the wait for the other ranks."""
+"""The device of messages, and the wait for the other ranks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,7 +16,6 @@ from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.arrays import is_on_device
 from hvd_sparse.kernels.torch.vector import fetch
-from hvd_sparse.step.records import Ticket
 
 LONGEST_S = 1.0
 PATIENCE = 4.0
@@ -26,16 +24,6 @@ ranks that share cores are slower."""
 MOST_SKIPPED = 64
 """Largest number of steps without a sleep after a sleep that reached its time limit. The number is
 1 after the first such sleep, and doubles with each further one in a row."""
-
-
-@dataclass(eq=False)
-class DenseTicket:
-    """A tensor that Horovod reduces uncompressed. ``ticket`` is None if the policy sends the whole
-    step uncompressed, without the compressor's memory."""
-
-    gradient: torch.Tensor
-    key: str
-    ticket: Ticket | None
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:

@@ -81,7 +81,6 @@ class ParameterCompressor(Compressor):
         if configuration.hides:
             self._policy = HidingPolicy(self.step, self.name)
         self._finishes = configuration.memory.finishes
-        self._is_sparse = [configuration.is_sparse(spec.shape, spec.numel) for spec in specs]
         self._follower: Follower | None = None
         self.results = Results(self.step, self._parameters)
         self._is_on_devices = set(self._ways.values()) != {HOST}
@@ -106,8 +105,8 @@ class ParameterCompressor(Compressor):
         self._views[position] = parameter.data_ptr(), view
         return view
 
-    def _hand_out(self, ticket: Ticket | None, result: torch.Tensor) -> None:
-        if ticket is None or ticket.position is None:
+    def _hand_out(self, ticket: Ticket, result: torch.Tensor) -> None:
+        if ticket.position is None:
             return
         is_kept = ticket.state is not None and ticket.position in ticket.run.completed
         run = ticket.run if is_kept else None
@@ -138,8 +137,9 @@ class ParameterCompressor(Compressor):
                 gradient.mul_(bound / (norm + SMALLEST))
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them. Raises
-        InvalidOption if another open compressor does so, and has parameters that this one lacks."""
+        """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
+        InvalidOption if another open compressor already computes them, and has parameters that this
+        one lacks."""
         other = getattr(optimizer, "hvd_sparse_compressor", None)
         if other is not None and not other._is_closed:
             mine = set(map(id, self._parameters))
@@ -188,8 +188,8 @@ class ParameterCompressor(Compressor):
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return a parameter's state in torch's plain optimizer; empty before the first step."""
-        position = self.results.position_of.get(id(parameter))
-        if position is None or not self._is_sparse[position]:
+        position = self.results.position_of.get(id(parameter), -1)
+        if position not in self.step.compressed:
             return {}
         # If no optimizer has applied the result yet, the step may still be taken back.
         state = self.step.transactions.peek(position, is_open=position in self.results.waiting)

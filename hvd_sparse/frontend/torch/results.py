@@ -181,8 +181,8 @@ class Results:
         remove(self._hooks)
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the compressed parameters whose gradient is a result, with no later gradient added
-        to it."""
+        """Return those of ``parameters`` that are compressed, and whose ``.grad`` is a reduced
+        gradient to which no later gradient was added."""
         return [p for p in parameters if p.grad is not None and self._is_update_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -49,8 +49,8 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
 )
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the indices, and return whether they ascend strictly. The counts must add up to the
-    number of positions."""
+    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether it ascends
+    strictly. The counts must add up to the number of positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
