@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, repeat
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -38,21 +38,23 @@ GOALS = (
 
 @dataclass(frozen=True)
 class Line:
-    """A method on one wire, with the rate that ended best there, and all its seeds."""
+    """A method on one wire, with the rate that ended best there, and all its seeds in order."""
 
     run: Training
     results: list[dict[str, Any]]
 
     @property
-    def last(self) -> float:
-        return mean(result["curve"][-1][2] for result in self.results)
+    def lasts(self) -> list[float]:
+        return [result["curve"][-1][2] for result in self.results]
 
     def of_a_step(self, name: str) -> float:
         return median(result[name] for result in self.results)
 
-    def reached_s(self, mark: float, *, is_loss: bool) -> float | None:
-        """The median of the seconds until a score is reached; None if a seed never reaches it."""
-        found = [reached_s(result["curve"], mark, is_loss=is_loss) for result in self.results]
+    def reached_s(self, marks: Sequence[float], *, is_loss: bool) -> float | None:
+        """The median of the seconds until every seed's mark is reached, the first one for seeds
+        that have none; None if a seed never reaches it."""
+        of_each = zip(self.results, chain(marks, repeat(marks[0])))
+        found = [reached_s(result["curve"], mark, is_loss=is_loss) for result, mark in of_each]
         return None if None in found else median(s for s in found if s is not None)
 
 
@@ -82,11 +84,13 @@ def lines_of(store: Store) -> list[list[Line]]:
     def line(run: Training) -> tuple[str, float]:
         return run.method, run.density
 
+    def place(run: Training) -> tuple[int, tuple[str, float], int]:
+        return _order(run.method), line(run), run.seed
+
     groups = []
     for _, members in groupby(sorted(store.results, key=setting), key=setting):
         lines = []
-        runs = sorted(members, key=lambda run: (_order(run.method), line(run)))
-        for _, alike in groupby(runs, key=line):
+        for _, alike in groupby(sorted(members, key=place), key=line):
             tried = [(run, store.results[run]) for run in alike]
             firsts = [each for each in tried if each[0].seed == 0] or tried
             rate = best(firsts, is_loss=tasks()[firsts[0][0].task].is_loss)
@@ -103,6 +107,11 @@ def _slowness(wire: str) -> float:
 def _order(method: str) -> int:
     known = list(COLOURS)
     return next((known.index(each) for each in known if method.startswith(each)), len(known))
+
+
+def _is_ours(method: str) -> bool:
+    """Whether a method is one that we recommend: without options."""
+    return _order(method) >= _order("auto") and "," not in method
 
 
 def write_page(store: Store, options: argparse.Namespace) -> str:
@@ -141,16 +150,17 @@ def dense_of(lines: Sequence[Line]) -> Line | None:
     return next((line for line in lines if line.run.method == "dense"), None)
 
 
-def marks(lines: Sequence[Line]) -> dict[str, tuple[float, dict[str, float | None]]]:
-    """Return nearly and all of dense's score, and each method's seconds until it."""
+def marks(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
+    """Return each method's seconds until nearly and all of dense's last score with its seed."""
     dense = dense_of(lines)
     if dense is None:
         return {}
     is_loss = tasks()[dense.run.task].is_loss
-    nearly = dense.last / NEARLY if is_loss else dense.last * NEARLY
+    part = 1 / NEARLY if is_loss else NEARLY
+    nearly = [part * score for score in dense.lasts]
     return {
-        name: (mark, {x.run.method: x.reached_s(mark, is_loss=is_loss) for x in lines})
-        for name, mark in (("nearly", nearly), ("end", dense.last))
+        name: {x.run.method: x.reached_s(scores, is_loss=is_loss) for x in lines}
+        for name, scores in (("nearly", nearly), ("end", dense.lasts))
     }
 
 
@@ -171,7 +181,7 @@ def advised_ms(line: Line, lines: Sequence[Line], alone: Line | None = None) -> 
     alone : dense training without a limited link, whose thread has no work for the link
     """
     run, dense = line.run, dense_of(lines)
-    is_ours = _order(run.method) > _order("auto")
+    is_ours = run.method != "auto" and _is_ours(run.method)
     if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
         return None
     task, computing_s = tasks()[run.task], (alone or dense).of_a_step("trained_ms") / 1e3
@@ -199,7 +209,7 @@ def table(lines: Sequence[Line], alone: Line | None = None) -> str:
         cells.append(f"{median(result['curve'][-1][1] for result in line.results):,.1f}")
         spread = f" ({min(scores):.3f} to {max(scores):.3f})" if len(scores) > 1 else ""
         cells.append(f"{mean(scores):.3f}{spread}")
-        for _, seconds in found.values():
+        for seconds in found.values():
             mine, dense = seconds[line.run.method], seconds["dense"]
             cells.append("never" if mine is None else f"{mine:,.1f}")
             cells.append("" if mine is None or dense is None else f"{dense / mine:.2f}")
@@ -216,8 +226,8 @@ def goals_table(groups: Sequence[Sequence[Line]]) -> str:
             run = lines[0].run
             if (run.task, run.wire, run.hosts) != (task, wire, 2) or not marks(lines):
                 continue
-            seconds = marks(lines)["end"][1]
-            ours = [s for name, s in seconds.items() if _order(name) >= _order("auto") and s]
+            seconds = marks(lines)["end"]
+            ours = [s for name, s in seconds.items() if s and _is_ours(name)]
             other = seconds.get(method)
             if other is None or method not in seconds:
                 continue
@@ -237,7 +247,7 @@ def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
             panel.plot(seconds, scores, color=_colour(line), label=line.run.method, linewidth=1.4)
         dense = dense_of(lines)
         if dense is not None:
-            panel.axhline(dense.last, color="#000000", linewidth=0.6, linestyle=":")
+            panel.axhline(dense.lasts[0], color="#000000", linewidth=0.6, linestyle=":")
         panel.set_ylabel(_axis(lines[0].run), fontsize=8)
         panel.set_xscale("log")
         panel.set_title(title(lines[0].run), fontsize=9)
@@ -261,7 +271,7 @@ def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
         return
     figure, panels = _panels(len(shown), len(shown))
     for panel, lines in zip(panels, shown):
-        run, seconds = lines[0].run, marks(lines)["end"][1]
+        run, seconds = lines[0].run, marks(lines)["end"]
         dense = dense_of(lines)
         assert dense is not None
         for line in _four_of(lines, seconds):
@@ -272,8 +282,8 @@ def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
             _, x, y = zip(*line.results[0]["curve"])
             panel.plot(x, y, color=_colour(line), label=label, linewidth=2.4 if is_ours else 1.4)
             if reached is not None:
-                panel.plot(reached, dense.last, "o", color=_colour(line), markersize=5)
-        panel.axhline(dense.last, color="#000000", linewidth=0.6, linestyle=":")
+                panel.plot(reached, dense.lasts[0], "o", color=_colour(line), markersize=5)
+        panel.axhline(dense.lasts[0], color="#000000", linewidth=0.6, linestyle=":")
         panel.set_ylabel(_axis(run), fontsize=8)
         panel.set_xscale("log")
         panel.set_title(f"{tasks()[run.task].title}\n{WIRES[run.wire]}", fontsize=8)
