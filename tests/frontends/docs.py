@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ COMMON = {"Compression": fw.Compression, "epochs": 1, "steps_per_epoch": 4, "tot
 
 
 def prelude_of_torch() -> dict[str, Any]:
+    warnings.filterwarnings("error", "Detected call of `lr_scheduler")  # a false alarm
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 32))
     data = torch.randn(8, 32, generator=torch.Generator().manual_seed(hvd.rank()))
