@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import Any
 
@@ -23,14 +24,17 @@ COMMON = {"Compression": fw.Compression, "epochs": 1, "steps_per_epoch": 4, "tot
 
 
 def prelude_of_torch() -> dict[str, Any]:
+    warnings.filterwarnings("error", "Detected call of `lr_scheduler")  # a false alarm
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 32))
     data = torch.randn(8, 32, generator=torch.Generator().manual_seed(hvd.rank()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return {
         "torch": torch,
         "nn": nn,
         "model": model,
-        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9),
+        "optimizer": optimizer,
+        "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
         "loss_function": nn.functional.mse_loss,
         "loader": [(data, data)] * 3,
         "inputs": data,

@@ -290,6 +290,8 @@ class Follower:
                 "without this state: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
+        # A scheduler made from the plain optimizer would warn, because that one takes no steps.
+        vars(self._optimizer)["_opt_called"] = True
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
 
