@@ -24,7 +24,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, na
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import Place
+from hvd_sparse.telemetry.contract import Place, numbers_of
 from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
@@ -257,7 +257,7 @@ class Compressor:
         """
         self.resolve()
         if self._recorder is not None:
-            self._recorder.log(step, metrics)
+            self._recorder.put("metrics", numbers_of(metrics), step)
 
     def summary(self, *, all_ranks: bool = False) -> str:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.
