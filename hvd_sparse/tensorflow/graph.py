@@ -262,8 +262,7 @@ class GraphFallback(Fallback):
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
         """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
-        mine = all(map(self.is_paid, owing))
-        are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
+        are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
         if are_paid:
             for position in owing:
                 self.owed.pop(position, None)
