@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
+from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, hvd
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
@@ -65,9 +65,15 @@ class Branches:
         """Return the result of a dense branch; ``reduced`` is the reduced array of ``aside``."""
 
         def half() -> tf.Tensor:
-            site, array = self.site, tf.cast(flat, tf.float16)
-            name = f"hvd_sparse.{self.owner.name}.fp16"
-            summed = graph_reduce(array, site.op, site.scales, name, self.owner.process_set)
+            prescale, postscale = self.site.scales
+            summed = hvd.allreduce(
+                tf.cast(flat, tf.float16),
+                op=self.site.op,
+                prescale_factor=prescale,
+                postscale_factor=postscale,
+                name=f"HorovodAllreduce_hvd_sparse.{self.owner.name}.fp16",
+                process_set=self.owner.process_set,
+            )
             return tf.cast(summed, flat.dtype)
 
         return tf.cond(self.is_half, half, lambda: reduced)
