@@ -75,39 +75,17 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         return self._start(hvd.allreduce, array, name, op=hvd.Sum)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _ThreadPending:
-        return self._start(hvd.alltoall, array, name, splits=splits)
+        def operation(tensor: tf.Tensor, **options: Any) -> tf.Tensor:
+            return hvd.alltoall(tensor, tf.constant(splits, tf.int32), **options)[0]
+
+        return self._start(operation, array, name)
 
     def _start(
         self, operation: Callable[..., Any], array: np.ndarray, name: str, **options: Any
     ) -> _ThreadPending:
-        def call() -> Any:
-            if "splits" in options:
-                options["splits"] = tf.constant(options["splits"], tf.int32)
-            # Ignore the name scope, because ranks may start the collective in different scopes.
-            result = operation(
-                tf.constant(array),
-                name=name,
-                process_set=self.process_set,
-                ignore_name_scope=True,
-                **options,
-            )
-            return result[0] if "splits" in options else result
-
-        return _ThreadPending(call, name)
-
-
-def graph_reduce(
-    array: tf.Tensor, op: object, scales: tuple[float, float], name: str, process_set: ProcessSet
-) -> tf.Tensor:
-    """Add a Horovod allreduce to the graph; ``scales`` are its prescale and postscale factors."""
-    return hvd.allreduce(
-        array,
-        op=op,
-        prescale_factor=scales[0],
-        postscale_factor=scales[1],
-        name=f"HorovodAllreduce_{name}",
-        process_set=process_set,
-    )
+        # Ignore the name scope, because ranks may start the collective in different scopes.
+        options |= {"name": name, "process_set": self.process_set, "ignore_name_scope": True}
+        return _ThreadPending(lambda: operation(tf.constant(array), **options), name)
 
 
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {

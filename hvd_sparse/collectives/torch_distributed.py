@@ -127,7 +127,7 @@ class _Alltoall:
     _array: np.ndarray
     _leaving: list[int]
     _arriving: _Started
-    _start: Callable[[torch.Tensor, np.ndarray, list[int], list[int]], _Started]
+    _start: Callable[[np.ndarray, list[int], list[int]], _Started]
     _parts: _Started | None = None
 
     def is_done(self) -> bool:
@@ -135,9 +135,8 @@ class _Alltoall:
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         if self._parts is None:
-            arriving = [int(size) for size in self._arriving.wait(timeout_s)]
-            output = torch.empty(sum(arriving), dtype=torch.uint8)
-            self._parts = self._start(output, self._array.view(np.uint8), arriving, self._leaving)
+            arriving = self._arriving.wait(timeout_s).tolist()
+            self._parts = self._start(self._array.view(np.uint8), arriving, self._leaving)
         return self._parts.wait(timeout_s).view(self._array.dtype)
 
 
@@ -184,19 +183,17 @@ class TorchDistributedCollective:
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _Alltoall:
         leaving = [int(count) * array.itemsize for count in splits]
-        sizes = torch.empty(len(leaving), dtype=torch.int64)
 
-        def start(
-            output: torch.Tensor, given: np.ndarray, arriving: list[int], leaving: list[int]
-        ) -> _Started:
-            there = output.to(self._device)
+        def start(given: np.ndarray, arriving: list[int], leaving: list[int]) -> _Started:
+            mine = self._there(given)
+            output = mine.new_empty(sum(arriving))
             work = dist.all_to_all_single(
-                there, self._there(given), arriving, leaving, group=self.group, async_op=True
+                output, mine, arriving, leaving, group=self.group, async_op=True
             )
-            return _Started(work, there, name)
+            return _Started(work, output, name)
 
         ones = [1] * len(leaving)
-        told = start(sizes, np.array(leaving, np.int64), ones, ones)
+        told = start(np.array(leaving, np.int64), ones, ones)
         return _Alltoall(np.ascontiguousarray(array), leaving, told, start)
 
     def _there(self, array: np.ndarray) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.frontend.torch.optimizer import ReadsTorch
+from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.methods.spelling import read_method
 from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
@@ -33,8 +33,11 @@ REFUSED = {
 """Settings of DDP with which the hook cannot work, and the reasons."""
 
 
-class Compression(ReadsTorch, Methods):
+class Compression(Methods):
     """The named methods for models of DistributedDataParallel; ``register`` calls them."""
+
+    _read_optimizer = staticmethod(read_optimizer)
+    _foresee = staticmethod(foresee)
 
     @classmethod
     def _create(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -191,7 +191,7 @@ class DdpCompressor(ParameterCompressor):
             each.future.set_result(each.buffer)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
-        spoiled = [key for each in sent for key in each.spoiled()]
+        spoiled = [key for each in sent for key in each.spoiled]
         if spoiled:
             others = f" (and {len(spoiled) - 1} others)" if len(spoiled) > 1 else ""
             error = InvalidOption(
@@ -204,10 +204,11 @@ class DdpCompressor(ParameterCompressor):
             self._driver.abandon(sent[0].tickets[0].run, error)
 
     def _receive(self, sent: SentBucket) -> None:
-        for ticket, gradient, reduced, is_idle in sent.results():
+        tensors = zip(sent.tickets, sent.gradients, sent.reduced, sent.used)
+        for ticket, gradient, reduced, used in tensors:
             position = ticket.position
             assert position is not None
-            if is_idle:
+            if not used:  # on no rank
                 if ticket.bucket is not None:
                     self._driver.decompress(reduced, ticket, is_dropped=True)
                 gradient.zero_()
@@ -310,10 +311,12 @@ def let_threads_finish() -> None:
 class SentBucket:
     """A bucket of DDP, from the hook's call for it to the last hook call of the backward pass.
 
-    sum, reduced : the allreduce of carriers and gradients, and its result divided by world_size
+    sum, reduced : the allreduce of carriers and gradients, and each tensor's part of the average
     lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
     uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
         held an earlier result; empty if not needed
+    used : for each tensor, the share of the ranks that used the parameter; 1 if it is not needed
+    spoiled : names of the tensors whose gradients held an earlier result on some rank
     """
 
     def __init__(self, bucket: dist.GradBucket) -> None:
@@ -325,29 +328,18 @@ class SentBucket:
         self.uses: list[bool] = []
         self.holds: list[bool] = []
         self.sum: Pending | None = None
-        self.reduced = np.empty(0)
+        self.reduced: list[np.ndarray] = []
+        self.used: list[float] = []
+        self.spoiled: list[str] = []
 
     def arrive(self, timeout_s: float | None, world_size: int) -> None:
         assert self.sum is not None
-        self.reduced = self.sum.wait(timeout_s)
-        self.reduced *= 1.0 / world_size
-
-    def spoiled(self) -> list[str]:
-        """Return the names of tensors whose ``.grad`` on some rank held the result of an earlier
-        pass when the backward pass began."""
-        held = self.reduced[self.reduced.size - len(self.holds) :]
-        return [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
-
-    def results(self) -> Iterator[tuple[Ticket, torch.Tensor, np.ndarray, bool]]:
-        """Yield for each tensor: its ticket, its gradient, its part of the average, and whether no
-        rank has used the parameter."""
-        used = self.reduced[sum(self.lengths) :] if self.uses else np.ones(len(self.tickets))
-        place = 0
-        for ticket, gradient, length, uses in zip(
-            self.tickets, self.gradients, self.lengths, used.tolist()
-        ):
-            yield ticket, gradient, self.reduced[place : place + length], not uses
-            place += length
+        average = self.sum.wait(timeout_s)
+        average *= 1.0 / world_size
+        *self.reduced, flags = np.split(average, np.cumsum(self.lengths))
+        used, held = np.split(flags, [len(self.uses)])
+        self.used = used.tolist() or [1.0] * len(self.tickets)
+        self.spoiled = [ticket.key for ticket, share in zip(self.tickets, held.tolist()) if share]
 
 
 def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:

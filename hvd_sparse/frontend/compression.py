@@ -13,35 +13,27 @@ from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods.builder import Builder, density_for
-from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Policy, Trial
+from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
 
-class AutoMethod(Builder[Value]):
+class AutoMethod(Builder):
     """``Compression.auto`` and ``Compression.nothing``. Each frontend sets its own classes."""
 
-    _compressor: ClassVar[Callable[..., Value]]
-    _nothing: ClassVar[type[SendNothing]]
+    _nothing: ClassVar[type]
     _fallback: ClassVar[type[Fallback]] = Fallback
-
-    @classmethod
-    def _create(
-        cls,
-        params: Params,
-        configuration: Configuration,
-        process_set: ProcessSet,
-        grad_scaler: GradScaler,
-        policy: Policy | None = None,
-    ) -> Value:
-        return cls._compressor(params, configuration, process_set, grad_scaler, policy)
 
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
         """Return a compressor that sends no gradients, to measure the upper bound of any speed-up.
         Use it for timing only: ranks train with their own gradients. ``params`` is ignored."""
+        logger.warning(
+            "Compression.nothing exchanges no gradients, and every rank trains alone: measure the "
+            "time of a step, then train with another compression"
+        )
         return cls._nothing()
 
     @classmethod
@@ -105,17 +97,6 @@ class AutoMethod(Builder[Value]):
             return cls._create(params, configuration, process_set, grad_scaler, policy)
 
         return cls._build(create, LdteBs(density), options, optimizer, steps, scheduler)
-
-
-class SendNothing:
-    """Base class of the compressors that return each rank's own gradient, for timing only. They
-    reduce one number for each tensor, because Horovod must reduce something."""
-
-    def __init__(self) -> None:
-        logger.warning(
-            "Compression.nothing exchanges no gradients, and every rank trains alone: measure the "
-            "time of a step, then train with another compression"
-        )
 
 
 class LocalStepsBase:

@@ -24,7 +24,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, na
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import Place
+from hvd_sparse.telemetry.contract import Place, numbers_of
 from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
@@ -100,7 +100,7 @@ class Compressor:
         logger.info(
             "compressor %s will keep at most %d bytes on every rank",
             self.name,
-            footprint(self.configuration, self.step.specs, self._size_of_world())["state_bytes"],
+            footprint(self.step, self._size_of_world())["state_bytes"],
         )
         self._is_outside = rank < 0
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
@@ -234,9 +234,7 @@ class Compressor:
         between two steps, and "gathered_bytes", the messages of all ranks in a step, which every
         rank receives. "gathered_bytes" is None if the method chooses its own density."""
         self.resolve()
-        has_optimizer, size = self.step.settings_of is not None, self._size_of_world()
-        specs = self.step.specs
-        return footprint(self.configuration, specs, size, has_optimizer=has_optimizer)
+        return footprint(self.step, self._size_of_world())
 
     def config(self) -> Report:
         """Return the parts and options, JSON-serializable, for ``Compression.from_config``."""
@@ -257,7 +255,7 @@ class Compressor:
         """
         self.resolve()
         if self._recorder is not None:
-            self._recorder.log(step, metrics)
+            self._recorder.put("metrics", numbers_of(metrics), step)
 
     def summary(self, *, all_ranks: bool = False) -> str:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.

@@ -21,7 +21,7 @@ from hvd_sparse.step.stats import BYTES, MEASURED, Counts, figures, measured, su
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
 from hvd_sparse.tracing import Span
-from hvd_sparse.types import Option, Report
+from hvd_sparse.types import Report
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -78,10 +78,7 @@ class Recorder:
             self._run, self._run_began_s = run, time.perf_counter()
             self._spans, self._lagging, self._has_asked = [], None, False
             self._step.pipeline.observes = True
-            self._step.spans.add(self._hear)
-
-    def _hear(self, span: Span) -> None:
-        self._spans.append(span)
+            self._step.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
         """Look for ranks that are behind, after this rank has submitted all tensors of a step."""
@@ -95,9 +92,6 @@ class Recorder:
                 self._lagging = lagging
 
         threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
-
-    def log(self, step: int | None, metrics: dict[str, Option]) -> None:
-        self.put("metrics", numbers_of(metrics), step)
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
         """Pass a record to the writers. ``step`` is by default the number of completed steps."""
@@ -117,7 +111,7 @@ class Recorder:
 
     def _finish(self, run: StepRun) -> None:
         self._run = None
-        self._step.spans.remove(self._hear)
+        self._step.spans.remove(self._spans.append)
         self._step.pipeline.observes = self._step.configuration.telemetry is True
         now_s = time.perf_counter()
         steps = self._count - self._last_count

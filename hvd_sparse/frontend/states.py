@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.state.state_check import STATE_VERSION, differences_of
+from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.version import __version__
@@ -22,30 +20,19 @@ SAMPLE = 64
 """Number of entries of a small state, from whose size that of a large state is computed."""
 
 
-def footprint(
-    configuration: Configuration,
-    specs: Sequence[TensorSpec],
-    world_size: int,
-    *,
-    has_optimizer: bool = False,
-) -> Report:
+def footprint(step: Step, world_size: int) -> Report:
     """Return the sizes of state and messages, JSON-serializable, computed from shapes alone.
-    ``has_optimizer`` states that an optimizer updates the tensors that are never compressed.
 
     state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
     gathered_bytes : bytes of all ranks' messages in a step at the requested density, all of which
         every rank receives; None if the method chooses its own density
     """
-    sent = [s for s in specs if configuration.is_sparse(s.shape, s.numel)]
-    kept = specs if configuration.memory.finishes and not has_optimizer else sent
-    gathered = None
+    configuration, gathered = step.configuration, None
+    sent = [spec for i, spec in enumerate(step.specs) if i in step.compressed]
+    # An optimizer that was given to the compressor updates the other tensors by itself.
+    kept = step.specs if configuration.memory.finishes and step.settings_of is None else sent
     if configuration.schedule is not None:
-        nbytes = 0.0
-        for spec in sent:
-            density = configuration.density(0, spec)
-            assert density is not None
-            entry_bytes = configuration.codec.entry_bytes(spec.numel, density)
-            nbytes += count_from_density(spec.numel, density) * entry_bytes + overhead_bytes(1)
+        nbytes = sum(expected_bytes(configuration, s.numel, s) + overhead_bytes(1) for s in sent)
         gathered = world_size * int(nbytes)
     return {
         "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
@@ -81,7 +68,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
             "steps": state.steps,
             "threshold": None if state.threshold is None else float(state.threshold),
             "memo": state.memo,
-            "is_sparse": step.configuration.is_sparse(spec.shape, spec.numel),
+            "is_sparse": position in step.compressed,
             "selected_in": state.selected_in,
             "exchange_memo": state.exchange_memo,
             **({"density": measured[spec.key]} if spec.key in measured else {}),

@@ -6,7 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar, cast
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
@@ -15,25 +15,11 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
-from hvd_sparse.types import Optimizer
+from hvd_sparse.types import Value
 
 logger = logging.getLogger("hvd_sparse")
 
 
-class HandedOver(Protocol):
-    """The attributes of a compressor that ``Builder.build`` needs if an optimizer is passed."""
-
-    is_forewarned: bool
-
-    def take_over(self, optimizer: Optimizer) -> None:
-        """Make the memories apply the optimizer's momentum or moments before the selection."""
-
-    def follow(self, rates: Rates) -> None:
-        """Make the densities proportional to the optimizer's learning rate."""
-
-
-Compressor = TypeVar("Compressor", bound=HandedOver)
-"""The frontend's compressor, which is passed to Horovod as ``compression``."""
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -128,7 +114,7 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
     options["schedule"] = {"id": "dense_warmup", "value": density, "warmup_steps": steps}
 
 
-class Builder(Generic[Compressor]):
+class Builder:
     """Base class of all methods, which creates compressors, from a named method or from any parts.
 
     The frontend's ``Compression`` describes ``params``. Every method also takes the options of
@@ -218,7 +204,8 @@ class Builder(Generic[Compressor]):
                     and name not in ("compress", "decompress")
                     and name[0] != "_"
                 ):
-                    member.__func__.compress = _refusal(name)  # type: ignore[attr-defined]
+                    refuse = functools.partial(_refuse, name)
+                    member.__func__.compress = refuse  # type: ignore[attr-defined]
 
     @classmethod
     def compress(cls, *_: object) -> NoReturn:
@@ -231,22 +218,14 @@ class Builder(Generic[Compressor]):
 
     decompress = compress
 
-    @classmethod
-    def _create(
-        cls, params: object, configuration: Configuration, process_set: object, grad_scaler: object
-    ) -> Compressor:
-        raise NotImplementedError
-
-    @classmethod
-    def _read_optimizer(cls, optimizer: object) -> Handover:
-        """Return the memories that can apply the optimizer's momentum or moments."""
-        raise NotImplementedError
-
-    @classmethod
-    def _foresee(cls, optimizer: object, scheduler: object, steps: int | None) -> Rates:
-        """Return the learning rates of the run, as far as they are known before the run."""
-        raise NotImplementedError
-
+    _create: ClassVar[Callable[..., Value]]
+    """Makes the frontend's compressor, from ``params``, the configuration, ``process_set`` and
+    ``grad_scaler``."""
+    _read_optimizer: ClassVar[Callable[..., Handover]]
+    """Returns the memories that can apply the optimizer's momentum or moments."""
+    _foresee: ClassVar[Callable[..., Rates]]
+    """Returns the learning rates of the run, as far as they are known before the run, from the
+    optimizer, the scheduler and the number of steps."""
     _plans_groups: ClassVar[bool] = False
     """Whether the frontend supports ``groups="planned"``."""
 
@@ -262,7 +241,7 @@ class Builder(Generic[Compressor]):
         steps: Any = None,
         scheduler: object = None,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """Create a compressor from any compatible parts.
 
         Parameters
@@ -278,25 +257,22 @@ class Builder(Generic[Compressor]):
         UnknownName : an id is unknown
         InvalidOption : an option is unknown or invalid, or the parts are incompatible
         """
-        return cls._build(
-            lambda configuration: cls._create(params, configuration, process_set, grad_scaler),
-            selector,
-            options,
-            optimizer,
-            steps,
-            scheduler,
-        )
+
+        def create(configuration: Configuration) -> Value:
+            return cls._create(params, configuration, process_set, grad_scaler)
+
+        return cls._build(create, selector, options, optimizer, steps, scheduler)
 
     @classmethod
     def _build(
         cls,
-        create: Callable[[Configuration], Compressor],
+        create: Callable[[Configuration], Value],
         selector: object,
         options: dict[str, object],
         optimizer: object,
         steps: Any,
         scheduler: object,
-    ) -> Compressor:
+    ) -> Value:
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))
@@ -356,7 +332,7 @@ class Builder(Generic[Compressor]):
         grad_scaler: object = None,
         optimizer: object = None,
         scheduler: object = None,
-    ) -> Compressor:
+    ) -> Value:
         """Create a compressor from the ``config()`` of another compressor.
 
         Parameters
@@ -402,14 +378,10 @@ def _take_steps(
         options.setdefault("codec", CODEC_OF_RUNS)
 
 
-def _refusal(name: str) -> Callable[..., NoReturn]:
-    """Return a ``compress`` that raises InvalidOption. The message shows the call to write."""
-
-    def compress(*_: object) -> NoReturn:
-        raise InvalidOption(
-            f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
-            f"compression=Compression.{name}(params, ...), where params are the parameters that "
-            "Horovod trains"
-        )
-
-    return compress
+def _refuse(name: str, *_: object) -> NoReturn:
+    """Raise InvalidOption, in place of a ``compress``. The message shows the call to write."""
+    raise InvalidOption(
+        f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
+        f"compression=Compression.{name}(params, ...), where params are the parameters that "
+        "Horovod trains"
+    )

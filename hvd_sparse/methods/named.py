@@ -11,13 +11,7 @@ from hvd_sparse.exchanges.oktopk import OkTopK
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.low_pass import LowPass
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
-from hvd_sparse.methods.builder import (
-    Builder,
-    Compressor,
-    add_dense_warmup,
-    is_as_published,
-    of_paper,
-)
+from hvd_sparse.methods.builder import Builder, add_dense_warmup, is_as_published, of_paper
 from hvd_sparse.selectors.adacomp import AdaComp
 from hvd_sparse.selectors.chunk_max import ChunkMax
 from hvd_sparse.selectors.chunked import Chunked
@@ -39,13 +33,14 @@ from hvd_sparse.selectors.sign_vote import SignVote
 from hvd_sparse.selectors.stc import Stc
 from hvd_sparse.selectors.terngrad import TernGrad
 from hvd_sparse.selectors.topk import TopK
+from hvd_sparse.types import Value
 
 OKTOPK_WARMUP = 512
 """Number of dense first steps for VGG-16 in the authors' code of Ok-Topk. The code has 128 such
 steps for an LSTM, and none for BERT."""
 
 
-class Methods(Builder[Compressor]):
+class Methods(Builder):
     """Base class of the frontends' ``Compression``, which gives all frontends the same methods.
 
     ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
@@ -54,7 +49,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("aji2017sparse")
-    def topk(cls, params: object, *, density: Density, **options: object) -> Compressor:
+    def topk(cls, params: object, *, density: Density, **options: object) -> Value:
         """Exact top-k of every tensor, with error feedback; the usual baseline.
         Paper: aji2017sparse.
 
@@ -65,7 +60,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("shi2020mgs")
-    def mgs(cls, params: object, *, density: Density, **options: object) -> Compressor:
+    def mgs(cls, params: object, *, density: Density, **options: object) -> Value:
         """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
 
         The first steps measure when gradients are ready, and how long selections and messages take.
@@ -85,7 +80,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("alabi2012fast")
-    def radix_select(cls, params: object, *, density: Density, **options: object) -> Compressor:
+    def radix_select(cls, params: object, *, density: Density, **options: object) -> Value:
         """Exact top-k by a radix search, with error feedback.  Paper: alabi2012fast.
 
         The paper's implementation for GPUs is left out.
@@ -107,7 +102,7 @@ class Methods(Builder[Compressor]):
         clip_norm: float | None = None,
         sample_density: float = 0.01,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """Deep gradient compression: sampled threshold and momentum correction.  Paper: lin2018dgc.
 
         Entries are sent as indices and values, as in the authors' later code.
@@ -141,7 +136,7 @@ class Methods(Builder[Compressor]):
         search: bool = False,
         optimizer: object = None,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """RedSync: trimmed top-k, or a threshold that is searched and used again.
         Paper: fang2019redsync.
 
@@ -184,7 +179,7 @@ class Methods(Builder[Compressor]):
         max_passes: int = 16,
         warm_start: bool | None = None,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
         The search starts from the threshold of the tensor's previous step, and uses the estimate
@@ -216,7 +211,7 @@ class Methods(Builder[Compressor]):
     @of_paper("chen2021ldte")
     def ldte(
         cls, params: object, *, density: Density, cap: float = 8.0, **options: object
-    ) -> Compressor:
+    ) -> Value:
         """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
 
         The paper finds key points of the distribution's curve by a relation of areas. This relation
@@ -235,7 +230,7 @@ class Methods(Builder[Compressor]):
     @of_paper("shi2019understanding")
     def gaussian_k(
         cls, params: object, *, density: Density, variant: str = "ours", **options: object
-    ) -> Compressor:
+    ) -> Value:
         """Threshold from a fitted normal distribution, with error feedback.
         Paper: shi2019understanding.
 
@@ -261,7 +256,7 @@ class Methods(Builder[Compressor]):
         distribution: str = "exponential",
         stages: int = 1,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """SIDCo: a threshold from distributions fitted to the tail, in stages.
         Paper: abdelmoniem2021sidco.
 
@@ -288,7 +283,7 @@ class Methods(Builder[Compressor]):
         chunk_wise: bool | None = None,
         warmup_steps: int | None = None,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """ScaleCom: ranks in turn select the top k for all ranks.  Paper: chen2020scalecom.
 
         The paper selects chunk by chunk, and runs the first 1 to 10 % of the epochs dense, as
@@ -323,7 +318,7 @@ class Methods(Builder[Compressor]):
     @of_paper("shi2019gtopk")
     def gtopk(
         cls, params: object, *, density: Density, conserving: bool = True, **options: object
-    ) -> Compressor:
+    ) -> Value:
         """gTop-k: merge selections along a tree, and cut each merge to k entries.
         Paper: shi2019gtopk.
 
@@ -346,7 +341,7 @@ class Methods(Builder[Compressor]):
         period: int = 32,
         warmup_steps: int | None = None,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """Ok-Topk: each rank adds up a region, and the k largest sums are applied.
         Paper: li2022oktopk.
 
@@ -373,7 +368,7 @@ class Methods(Builder[Compressor]):
     @of_paper("sun2019csc")
     def chunked(
         cls, params: object, *, density: Density, chunk_length: int = 512, **options: object
-    ) -> Compressor:
+    ) -> Value:
         """Send the chunks for which the sum of all ranks' L1 norms is largest.  Paper: sun2019csc.
 
         These parts of the paper are left out: momentum correction (use ``optimizer=``), and a
@@ -397,7 +392,7 @@ class Methods(Builder[Compressor]):
         shared_seed: bool = False,
         seed: int = 0,
         **options: object,
-    ) -> Compressor:
+    ) -> Value:
         """Send entries at random positions, with error feedback.  Paper: stich2018sparsified.
 
         In the paper, gradients are multiplied by the learning rate before they are added to the
@@ -416,9 +411,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("chen2018adacomp")
-    def adacomp(
-        cls, params: object, *, bin_length: int | None = None, **options: object
-    ) -> Compressor:
+    def adacomp(cls, params: object, *, bin_length: int | None = None, **options: object) -> Value:
         """AdaComp: signs of the entries that may become the largest of their bin.
         Paper: chen2018adacomp.
 
@@ -437,7 +430,7 @@ class Methods(Builder[Compressor]):
     @of_paper("strom2015scalable")
     def strom(
         cls, params: object, *, threshold: float, max_density: float = 0.1, **options: object
-    ) -> Compressor:
+    ) -> Value:
         """Signs of the entries above a fixed threshold, with error feedback.
         Paper: strom2015scalable.
 
@@ -455,7 +448,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("sattler2019stc")
-    def stc(cls, params: object, *, density: Density, **options: object) -> Compressor:
+    def stc(cls, params: object, *, density: Density, **options: object) -> Value:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
         These parts of the paper are left out: local steps between exchanges (use ``LocalSteps``),
@@ -466,7 +459,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("sattler2019sbc")
-    def sbc(cls, params: object, *, density: Density, **options: object) -> Compressor:
+    def sbc(cls, params: object, *, density: Density, **options: object) -> Value:
         """Sparse binary compression: the largest entries of one sign, and their mean.
         Paper: sattler2019sbc.
 
@@ -478,7 +471,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("bernstein2019majority")
-    def signsgd(cls, params: object, **options: object) -> Compressor:
+    def signsgd(cls, params: object, **options: object) -> Value:
         """Majority vote of the signs of all entries, without a residual.
         Paper: bernstein2019majority.
 
@@ -493,7 +486,7 @@ class Methods(Builder[Compressor]):
 
     @classmethod
     @of_paper("karimireddy2019error")
-    def ef_sign(cls, params: object, **options: object) -> Compressor:
+    def ef_sign(cls, params: object, **options: object) -> Value:
         """Signs of all entries and one magnitude, with error feedback.  Paper:
         karimireddy2019error.
 
@@ -507,7 +500,7 @@ class Methods(Builder[Compressor]):
     @of_paper("wen2017terngrad")
     def terngrad(
         cls, params: object, *, clip: float | None = 2.5, seed: int = 0, **options: object
-    ) -> Compressor:
+    ) -> Value:
         """Stochastic ternary gradients, without a residual.  Paper: wen2017terngrad.
 
         In the paper, all ranks use the largest of their scales. This is left out; here every rank

@@ -81,6 +81,7 @@ class Costs:
 
     wire, work, decode : lines, as in ``GroupPlan``
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
+    compressed : positions of the compressed tensors
     ready_s : by tensor name, seconds from a step's first gradient to this tensor's
     nbytes : by tensor name, bytes that a rank sends
     """
@@ -97,6 +98,7 @@ class Costs:
         self._told, self._others = told, max(1, len(told) - 1)
         self.wire = _wire(samples, overhead_bytes(0) * self._others)
         self._numel = {spec.key: spec.numel for spec in specs}
+        self.compressed = {position for (position,) in one_per_tensor(specs, configuration)}
         self.work, self.encode_s = self._work()
         self.decode = _line(self._slowest("decode"), self._numel)
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
@@ -105,16 +107,19 @@ class Costs:
         """Group the tensors that have gradients in the same steps. Return the names in each group
         that has a compressed tensor; with ``select_over="group"``, also group by dtype."""
         families: dict[object, list[str]] = defaultdict(list)
-        configuration = self.configuration
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
         for key, steps in self._told[0]["seen"].items():
             # With select_over="group", a group is selected from as one vector, of one dtype.
-            dtype = dtypes.get(key) if configuration.select_over == "group" else None
+            dtype = dtypes.get(key) if self.configuration.select_over == "group" else None
             families[tuple(steps), dtype].append(key)
-        compressed = {
-            self.specs[position].key for (position,) in one_per_tensor(self.specs, configuration)
-        }
-        return [keys for keys in families.values() if compressed.intersection(keys)]
+        return [keys for keys in families.values() if self.layers(keys)]
+
+    def layers(self, keys: Sequence[str]) -> list[int]:
+        """Return the positions of the compressed ones of these tensors, in backward order."""
+        wanted, specs = set(keys), self.specs
+        found = [position for position in self.compressed if specs[position].key in wanted]
+        # A backward pass runs in reverse order, so equal times are sorted by descending position.
+        return sorted(found, key=lambda position: (self.ready_s[specs[position].key], -position))
 
     def received(self, numel: int, brought: float) -> float:
         """Return the bytes that a rank receives for a tensor of ``numel`` entries. ``brought`` is

@@ -3,17 +3,16 @@ the densities of LAGS-SGD (``density="hiding"``)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.plan.costs import Buckets, Costs, Line, Numbers, restricted
-from hvd_sparse.step.buckets import one_per_tensor, why_not_merged
+from hvd_sparse.step.buckets import why_not_merged
 from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
@@ -59,7 +58,7 @@ class GroupPlan:
     def make(cls, costs: Costs) -> GroupPlan:
         """Return the plan with the shortest predicted step; its groups may be the default groups. A
         group has no tensors with gradients in different steps, as different optimizers have."""
-        specs, configuration = costs.specs, costs.configuration
+        specs = costs.specs
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
         for keys in costs.families():
@@ -69,13 +68,9 @@ class GroupPlan:
             rest_s = max(0.0, costs.whole_s(keys[0]) - ends_s["default"])
             predicted_s = {way: total + ends_s[way] + rest_s for way, total in predicted_s.items()}
         planned = {position for bucket in chosen for position in bucket}
-        compressed = {position for (position,) in one_per_tensor(specs, configuration)}
-        chosen += restricted(costs.buckets, compressed - planned)
+        chosen += restricted(costs.buckets, costs.compressed - planned)
         named = tuple(tuple(specs[position].key for position in bucket) for bucket in chosen)
         return cls(named, predicted_s, costs.wire, costs.work, costs.decode)
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, told: State) -> GroupPlan:
@@ -104,10 +99,13 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
     """Return the planned groups of tensors that have gradients in the same steps, and the predicted
     seconds of a step for each grouping in ``WAYS``."""
     specs, configuration = costs.specs, costs.configuration
-    layers, backward_s = _layers_of(keys, costs.ready_s, specs, configuration)
+    layers = costs.layers(keys)
     members = [specs[position] for position in layers]
+    ready_s = [costs.ready_s[each.key] for each in members]
+    # The seconds of dense tensors count for the next compressed tensor, or else for the last one.
+    ready_s[-1] = max(costs.ready_s[key] for key in keys)
     instance = Instance(
-        backward_s + costs.encode_s,
+        np.diff(ready_s, prepend=0.0) + costs.encode_s,
         np.array([each.numel for each in members]),
         np.array([costs.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]),
         costs.wire,
@@ -132,33 +130,6 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
     # The search tries only contiguous groups, and ignores that Horovod fuses messages.
     quickest = min(ends_s, key=ends_s.__getitem__)
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
-
-
-def _layers_of(
-    keys: Sequence[str],
-    ready_s: Mapping[str, float],
-    specs: Sequence[TensorSpec],
-    configuration: Configuration,
-) -> tuple[list[int], np.ndarray]:
-    """Return the positions of the compressed tensors in backward order, and the seconds of backward
-    pass from each gradient to the next, float64 [tensors]. The seconds of dense tensors are added
-    to those of the next compressed tensor, or of the last one if no compressed tensor follows."""
-    wanted = set(keys)
-    unknown = sorted(wanted - {spec.key for spec in specs})
-    if unknown:
-        raise InvalidOption(
-            f"gradients of {', '.join(unknown)} were timed, but these tensors are not registered: "
-            "register all tensors before the first step"
-        )
-    # A backward pass runs in reverse order, so equal times are sorted by descending position.
-    seen = sorted((ready_s[spec.key], -i) for i, spec in enumerate(specs) if spec.key in wanted)
-    layers, ends_s = [], [0.0]
-    for at_s, place in seen:
-        if configuration.is_sparse(specs[-place].shape, specs[-place].numel):
-            layers.append(-place)
-            ends_s.append(at_s)
-    ends_s[-1] = seen[-1][0]
-    return layers, np.diff(ends_s)
 
 
 def _apart_where_needed(
@@ -334,17 +305,16 @@ class HiddenDensities:
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
-        positions = {spec.key: position for position, spec in enumerate(specs)}
         grid = np.geomspace(least, 1.0, GRID + 1)
         densities: dict[str, float] = {}
         hidden = messages = 0
         backward_s = exposed_s = 0.0
         for keys in costs.families():
-            encoded_s = _encoded_s(keys, costs)
-            mine = restricted(costs.buckets, (positions[key] for key in encoded_s))
-            ready = sorted(
-                (max(encoded_s[specs[i].key] for i in bucket), bucket) for bucket in mine
-            )
+            layers = costs.layers(keys)
+            own_s = np.cumsum([costs.work(specs[i].numel) for i in layers]).tolist()
+            encoded_s = {i: costs.ready_s[specs[i].key] + s for i, s in zip(layers, own_s)}
+            mine = restricted(costs.buckets, layers)
+            ready = sorted((max(encoded_s[i] for i in bucket), bucket) for bucket in mine)
             ready_s = np.array([at_s for at_s, _ in ready])
             takes_s = np.array([costs.wire(_received(costs, bucket, grid)) for _, bucket in ready])
             chosen, ends_s = largest_hidden(ready_s, takes_s)
@@ -355,9 +325,6 @@ class HiddenDensities:
             backward_s += float(ready_s[-1])
             exposed_s += float(ends_s[-1] - ready_s[-1])
         return cls(rule.c_max, densities, hidden, messages, backward_s, exposed_s, costs.wire)
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
     @classmethod
     def from_dict(cls, told: State) -> HiddenDensities:
@@ -395,17 +362,6 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
         free_s = sends_s + float(sizes_s[found[-1]])
         ends_s.append(free_s)
     return found, np.array(ends_s)
-
-
-def _encoded_s(keys: Sequence[str], costs: Costs) -> dict[str, float]:
-    by_key = {spec.key: spec for spec in costs.specs}
-    ends_s, own_s = {}, 0.0
-    for key in sorted(keys, key=costs.ready_s.__getitem__):
-        spec = by_key[key]
-        if costs.configuration.is_sparse(spec.shape, spec.numel):
-            own_s += float(costs.work(spec.numel))
-            ends_s[key] = costs.ready_s[key] + own_s
-    return ends_s
 
 
 def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarray:

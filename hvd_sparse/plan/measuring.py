@@ -8,7 +8,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Union
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Collective, Gatherer
@@ -16,13 +17,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
-from hvd_sparse.plan.measurements import (
-    STEPS,
-    WARMUP,
-    Departure,
-    Measurements,
-    StepClock,
-)
+from hvd_sparse.plan.measurements import STEPS, WARMUP, Departure, Measurements, StepClock
 from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes
@@ -36,16 +31,11 @@ ENOUGH = STEPS // 2 + 1
 """Number of successful steps that a decision needs; with fewer, the ranks continue measuring."""
 
 
-Decision = Union[GroupPlan, HiddenDensities]
-"""A decision that all ranks adopt: ``label`` is part of the collectives' names, and errors name its
-``purpose`` and ``option``."""
-
-
 class MeasuringPolicy(Policy):
     """Base class of policies that measure steps until all ranks adopt one decision (``is_over``),
     of class ``kind``. "Collective" below means that all ranks must call in the same step."""
 
-    kind: ClassVar[type[Decision]]
+    kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]
     """End of the warning that step times have changed."""
 
@@ -55,10 +45,12 @@ class MeasuringPolicy(Policy):
         self._timing = f"the timing of messages for {self.kind.option}"
         self._clock, self._departure = StepClock(), Departure()
         self._came_s = 0.0
-        self._is_merged = step.configuration.select_over == "group"
+        self.measurements = Measurements()
         self._measure()
 
     def _measure(self) -> None:
+        """Begin to measure; anew if the policy has measured before."""
+        self._stop()
         self.measurements = Measurements()
         self.decision = None
         self.is_over = False
@@ -69,10 +61,6 @@ class MeasuringPolicy(Policy):
     def _stop(self) -> None:
         self._step.spans.remove(self.measurements.listen)
         self.is_over = True
-
-    def _measure_anew(self) -> None:
-        self._stop()
-        self._measure()
 
     def _adopt(self, owner: Owner, decision: Value) -> None:
         """Apply the decision. Called on all ranks at the beginning of the same step."""
@@ -93,7 +81,8 @@ class MeasuringPolicy(Policy):
         run, self._run = self._run, None
         was_good = run is not None and run.failure is None and run.is_finite
         with waiting(owner, self._timing) if self.is_due else contextlib.nullcontext():
-            decision = self.next(owner.messenger, owner.limit_s, was_good=was_good)
+            limit_s = owner.configuration.timeout_s
+            decision = self.next(owner.messenger, limit_s, was_good=was_good)
         if decision is not None:
             self._adopt(owner, decision)
             self._clock.restart()
@@ -146,7 +135,7 @@ class MeasuringPolicy(Policy):
         try:
             step = self._step
             costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
-            return self.kind.make(costs).to_dict()
+            return asdict(self.kind.make(costs))
         except Exception as error:
             return {"failure": f"{type(error).__name__}: {error}"}
 
@@ -165,7 +154,7 @@ class MeasuringPolicy(Policy):
                 text = "compressor %s: steps take %.1f ms now, and took %.1f ms when %s"
                 first_ms = 1e3 * (departure.first_s or 0.0)
                 logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
-            self._measure_anew()
+            self._measure()
         self._clock.resume()
 
     def sent(self, position: int, ticket: Ticket) -> None:
@@ -186,8 +175,9 @@ class MeasuringPolicy(Policy):
             self.measurements.send(spec.key, nbytes)
         # With select_over="group", only selecting and encoding depend on the groups. All other time
         # that this package spends on a tensor is counted as part of the backward pass.
+        is_merged = self._step.configuration.select_over == "group"
         own_s = time.perf_counter() - self._came_s
-        self.measurements.spend(self.measurements.told_s if self._is_merged else own_s)
+        self.measurements.spend(self.measurements.told_s if is_merged else own_s)
 
     def end(self) -> None:
         self._clock.request()
@@ -205,7 +195,7 @@ class MeasuringPolicy(Policy):
         self._start_over()
 
     def _start_over(self) -> None:
-        self._measure_anew()
+        self._measure()
         self._clock.request()
 
 
@@ -299,7 +289,7 @@ class HidingPolicy(MeasuringPolicy):
                 "the ranks have loaded states with different densities: load the same checkpoint "
                 "on all ranks"
             )
-        self._measure_anew()
+        self._measure()
         if mine:
             self._stop()
 

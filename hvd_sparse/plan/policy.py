@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective, Gatherer
@@ -46,8 +45,8 @@ WORSE = 1.05
 RECENT = 50
 """Number of most recent steps whose median a review compares."""
 
-Agree = Callable[[np.ndarray], np.ndarray]
-"""Collective that gathers float64 [n] of every rank into float64 [ranks, n]."""
+Agree = Callable[[float], list[float]]
+"""Collective that gathers one number from every rank."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,6 @@ class Owner(Protocol):
     collective: Collective
     messenger: Collective
     watchdog: Watchdog
-
-    @property
-    def limit_s(self) -> float | None:
-        """Time limit of a collective, in seconds; None for no limit."""
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
         """Use measured densities, by tensor name. Other tensors get the smallest density."""
@@ -148,7 +143,8 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
     """Return all ranks' values, JSON-serializable, in rank order. ``what`` is as in ``waiting``."""
     with waiting(owner, what):
-        return Gatherer(owner.collective, name, owner.limit_s).tell_all(mine)
+        limit_s = owner.configuration.timeout_s
+        return Gatherer(owner.collective, name, limit_s).tell_all(mine)
 
 
 class Trial:
@@ -203,7 +199,7 @@ class Trial:
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
             return
-        median = self._slowest(agree, list(self._durations)[WARMUP:])
+        median = max(agree(statistics.median(list(self._durations)[WARMUP:])))
         if measured < self.steps and median < HOPELESS * min(self._medians.values()):
             return
         self._medians[self.ways[self._turn]] = median
@@ -219,14 +215,11 @@ class Trial:
     def _review(self, agree: Agree) -> None:
         """Begin a new trial if the chosen way is now slower than another way was in the trial."""
         assert self.verdict is not None
-        now = self._slowest(agree, list(self._durations)[-RECENT:])
+        now = max(agree(statistics.median(list(self._durations)[-RECENT:])))
         chosen = self.verdict.way
         others = [seconds for way, seconds in self.verdict.seconds.items() if way != chosen]
         if others and now > WORSE * min(others):
             self.restart()
-
-    def _slowest(self, agree: Agree, durations: list[float]) -> float:
-        return float(agree(np.array([np.median(durations)])).max())
 
 
 class Fallback(Policy):
@@ -270,9 +263,8 @@ class Fallback(Policy):
         self.clock.resume()
         return way
 
-    def agree(self, owner: Owner, mine: np.ndarray) -> np.ndarray:
-        told = tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine.tolist())
-        return np.array(told, np.float64)
+    def agree(self, owner: Owner, mine: float) -> list[float]:
+        return tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine)
 
     def is_paid(self, position: int) -> bool:
         """Return whether a tensor's residual was sent in a step that succeeded on all ranks."""
@@ -301,7 +293,7 @@ class Fallback(Policy):
         """Record that residuals were loaded, so that they are sent before dense gradients."""
         self.owed.clear()
         for position, spec in enumerate(owner.step.specs):
-            if spec.key in tensors and owner.configuration.is_sparse(spec.shape, spec.numel):
+            if spec.key in tensors and position in owner.step.compressed:
                 self.owed[position] = None
 
     def forget_world(self, owner: Owner) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import fnmatch
+import glob
 import hashlib
 import io
 import json
@@ -113,9 +115,9 @@ def _create(target: Path) -> tuple[int, str]:
 
 
 def _sweep(target: Path) -> None:
-    with os.scandir(target.parent) as entries:
-        left = [entry.path for entry in entries if _is_partial(entry.name, target.name)]
-    for partial in left:
+    pattern = f".{glob.escape(target.name)}.{'?' * RANDOM_LETTERS}{PARTIAL}"
+    for name in fnmatch.filter(os.listdir(target.parent), pattern):
+        partial = target.parent / name
         # An error means that the file's writer still runs, or another writer has just removed it.
         with contextlib.suppress(OSError):
             handle = os.open(partial, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -124,11 +126,6 @@ def _sweep(target: Path) -> None:
                 os.unlink(partial)
             finally:
                 os.close(handle)
-
-
-def _is_partial(name: str, target: str) -> bool:
-    middle = name[len(target) + 2 : -len(PARTIAL)]
-    return name == f".{target}.{middle}{PARTIAL}" and len(middle) == RANDOM_LETTERS
 
 
 def to_bytes(*states: State) -> bytes:

@@ -31,8 +31,8 @@ REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
-FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo"))
-"""Fields of a tensor that are reset when the number of ranks changes."""
+FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
+"""Fields of a tensor that depend on the number of ranks, and are reset when it changes."""
 
 Point = list[Any]
 """The place of a state in the run: [generation, completed steps by tensor]. The generation counts
@@ -130,8 +130,7 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])
         arrays[name] = (total * weight).astype(np.asarray(example).dtype)
-    # Reset the measured density, because it depends on the number of ranks.
-    return {**given[0], **FORGOTTEN, "density": None, "arrays": arrays}
+    return {**given[0], **FORGOTTEN, "arrays": arrays}
 
 
 def sum_tensors(

@@ -11,14 +11,13 @@ import numpy as np
 
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
+from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.state.checkpoint_file import MALFORMED
 from hvd_sparse.types import State, TensorSpec
 
 REDUCTIONS = ("sum", "average")
 STATE_VERSION = 2
-CHUNK = 1 << 20
-"""Number of entries that are checked at once, which bounds the memory."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -175,15 +174,14 @@ def _check_numbers(tensors: State, specs: Sequence[TensorSpec]) -> None:
     for spec in specs:
         for name, array in tensors.get(spec.key, {"arrays": {}})["arrays"].items():
             values = np.asarray(array)
-            for start in range(0, values.size, CHUNK):
-                with np.errstate(over="ignore"):
-                    part = values[start : start + CHUNK].astype(spec.accumulator, copy=False)
-                if not np.isfinite(part).all():
-                    place = start + int(np.flatnonzero(~np.isfinite(part))[0])
-                    raise CorruptCheckpoint(
-                        f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every "
-                        "later step of this tensor would fail; use an older checkpoint"
-                    )
+            with np.errstate(over="ignore"):
+                kept = values.astype(spec.accumulator, copy=False)
+            if not is_finite(kept):
+                place = int(np.flatnonzero(~np.isfinite(kept))[0])
+                raise CorruptCheckpoint(
+                    f"its {name} of {spec.key!r} is {values[place]} at entry {place}: every later "
+                    "step of this tensor would fail; use an older checkpoint"
+                )
 
 
 def _is(kind: type) -> Callable[[object], bool]:

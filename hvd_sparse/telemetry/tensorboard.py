@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,10 +33,7 @@ class TensorBoard(Writer):
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
         folder = str(place.path(self.path))
         # If both frameworks are installed, prefer the one that this process has already imported.
-        boards = {
-            ("torch", "tensorboard"): torch_board,
-            ("tensorflow",): tensorflow_board,
-        }
+        boards = {("torch", "tensorboard"): torch_board, ("tensorflow",): tensorflow_board}
         for packages in sorted(boards, key=lambda names: names[0] not in sys.modules):
             if all(map(importlib.util.find_spec, packages)):
                 return boards[packages](folder)
@@ -80,5 +78,4 @@ def tensorflow_board(folder: str) -> Sink:
 
 
 def _as_code(record: Report) -> str:
-    lines = json.dumps(record, indent=2).splitlines()
-    return "\n".join(f"    {line}" for line in lines)
+    return textwrap.indent(json.dumps(record, indent=2), "    ")

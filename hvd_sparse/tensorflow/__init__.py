@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hvd_sparse.frontend.compression import AutoMethod, SendNothing
+from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.methods import Methods
 from hvd_sparse.tensorflow.checkpoints import CompressorState, LogMetrics, SaveCompressor
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class TensorflowSendNothing(SendNothing):
+class TensorflowSendNothing:
     """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
 
     @tf.autograph.experimental.do_not_convert
@@ -54,7 +54,7 @@ class Compression(AutoMethod, Methods):
     16-bit gradients of tensors that are not compressed are sent as float32.
     """
 
-    _compressor = TensorflowCompressor
+    _create = TensorflowCompressor
     _nothing = TensorflowSendNothing
     _read_optimizer = staticmethod(read_optimizer)
     _fallback = GraphFallback

@@ -38,15 +38,7 @@ from hvd_sparse.tensorflow.variables import (
     runtime_token,
     spec_of_unknown,
 )
-from hvd_sparse.types import (
-    GradScaler,
-    Optimizer,
-    Params,
-    ProcessSet,
-    State,
-    TensorSpec,
-    Value,
-)
+from hvd_sparse.types import GradScaler, Optimizer, Params, ProcessSet, State, TensorSpec, Value
 
 
 class TensorflowCompressor(Compressor):
@@ -134,9 +126,6 @@ class TensorflowCompressor(Compressor):
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
 
-    def _is_sparse(self, spec: TensorSpec) -> bool:
-        return self.configuration.is_sparse(spec.shape, spec.numel)
-
     @property
     def groups(self) -> list[list[Value]] | None:
         """The planned groups as lists of variables, for Horovod's option ``groups``; None before a
@@ -206,7 +195,7 @@ class TensorflowCompressor(Compressor):
         parameter = tf.zeros([0], wire_dtype)
         if self.configuration.memory.finishes:
             parameter = tf.reshape(tf.cast(tf.convert_to_tensor(variable), wire_dtype), [-1])
-        if not self._is_sparse(spec):
+        if not self.configuration.is_sparse(spec.shape, spec.numel):
             self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
             is_raising = self.configuration.on_nonfinite == "raise"
             has_memory = self.configuration.memory.finishes and self._follower is None
@@ -318,7 +307,7 @@ class TensorflowCompressor(Compressor):
         self._look_at(caller)
         self.resolve()
         if caller is None and self._is_called():
-            specs = {i: spec for i, spec in enumerate(self.step.specs) if self._is_sparse(spec)}
+            specs = {i: self.step.specs[i] for i in sorted(self.step.compressed)}
             factors = None if self._follower is None else self._follower.factors
             self.functions.witness = Witness(self._index.variables, specs, factors)
         if site.op is not None and site.scales == (1.0, 1.0):  # otherwise the carrier shows it

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, graph_reduce
+from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, hvd
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
@@ -65,9 +65,15 @@ class Branches:
         """Return the result of a dense branch; ``reduced`` is the reduced array of ``aside``."""
 
         def half() -> tf.Tensor:
-            site, array = self.site, tf.cast(flat, tf.float16)
-            name = f"hvd_sparse.{self.owner.name}.fp16"
-            summed = graph_reduce(array, site.op, site.scales, name, self.owner.process_set)
+            prescale, postscale = self.site.scales
+            summed = hvd.allreduce(
+                tf.cast(flat, tf.float16),
+                op=self.site.op,
+                prescale_factor=prescale,
+                postscale_factor=postscale,
+                name=f"HorovodAllreduce_hvd_sparse.{self.owner.name}.fp16",
+                process_set=self.owner.process_set,
+            )
             return tf.cast(summed, flat.dtype)
 
         return tf.cond(self.is_half, half, lambda: reduced)
@@ -263,8 +269,7 @@ class GraphFallback(Fallback):
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
         """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
-        mine = all(map(self.is_paid, owing))
-        are_paid = bool(self.agree(owner, np.array([float(mine)])).all())
+        are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
         if are_paid:
             for position in owing:
                 self.owed.pop(position, None)

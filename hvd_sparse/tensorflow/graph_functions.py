@@ -131,7 +131,7 @@ class GraphFunctions:
         is_joined : the tensor is in a group, for which ``seal`` is called later
         """
         came_s = time.perf_counter()
-        position = self._tokens.get(token if type(token) is bytes else bytes(token.item()))
+        position = self.position(token)
         everything = bool(way == EVERYTHING)
         if position is None:
             error = UnknownGradient(

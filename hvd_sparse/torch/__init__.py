@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
-from hvd_sparse.frontend.compression import AutoMethod, SendNothing
-from hvd_sparse.frontend.torch.optimizer import ReadsTorch
+from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.local_steps import LocalSteps
@@ -15,7 +15,7 @@ from hvd_sparse.types import Context
 __all__ = ["Compression", "LocalSteps", "TorchCompressor"]
 
 
-class TorchSendNothing(SendNothing):
+class TorchSendNothing:
     """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
@@ -26,7 +26,7 @@ class TorchSendNothing(SendNothing):
         return tensor if ctx is None else ctx
 
 
-class Compression(ReadsTorch, AutoMethod, Methods):
+class Compression(AutoMethod, Methods):
     """Gradient sparsification for ``horovod.torch``.
 
     ``params`` of every method are ``model.named_parameters()``, the same as given to Horovod:
@@ -42,8 +42,10 @@ class Compression(ReadsTorch, AutoMethod, Methods):
     """
 
     _plans_groups = True
-    _compressor = TorchCompressor
+    _create = TorchCompressor
     _nothing = TorchSendNothing
+    _read_optimizer = staticmethod(read_optimizer)
+    _foresee = staticmethod(foresee)
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]

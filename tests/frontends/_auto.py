@@ -70,7 +70,7 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
     own = trial.next
 
     def listening(last_s: float | None, agree: Any) -> Any:
-        def noted(mine: np.ndarray) -> Any:
+        def noted(mine: float) -> Any:
             asked.append((len(verdicts), books.compressor.verdict is None))
             return agree(mine)
 

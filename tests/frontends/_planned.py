@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from _common import SPARSE_ONLY, Cases, caught
@@ -50,7 +51,7 @@ class Run(fw.Books):  # type: ignore[misc]
             self.wrap()
         applied = self.take_step(self.gradients(number) if gradients is None else gradients)
         self.digests.append(fw.digest_of(applied))
-        self.plans.append(compressor.plan and compressor.plan.to_dict())
+        self.plans.append(compressor.plan and asdict(compressor.plan))
         self.groups.append(groups_of(compressor))
 
     def adopted(self) -> list[int]:
@@ -120,7 +121,7 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
             optimizer.zero_grad()
     plan, nbytes = compressor.plan, compressor._policy.measurements.to_dict()["nbytes"]
     compressor.close()
-    return {"plan": plan and plan.to_dict(), "is_member": True, "nbytes": nbytes}
+    return {"plan": plan and asdict(plan), "is_member": True, "nbytes": nbytes}
 
 
 def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -52,7 +53,7 @@ def densities_that_hide(name: str) -> dict[str, Any]:
         applied.append(digest_of(ledger.take_step(ledger.gradients(step))))
         lost.append(ledger.lost())
         asked.append(asked_of(ledger))
-    found, told, summary = compressor.hiding.to_dict(), compressor.stats(), compressor.summary()
+    found, told, summary = asdict(compressor.hiding), compressor.stats(), compressor.summary()
     alike = ledger.alike([asked, found])
     compressor.rejoin()
     anew = compressor.stats()["hiding"]["is_measured"]

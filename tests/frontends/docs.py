@@ -9,8 +9,6 @@ from typing import Any
 from _framework import NAME, fw
 from blocks import blocks_for
 
-from hvd_sparse.frontend.compression import SendNothing
-
 if NAME == "torch":
     import torch
     from torch import nn
@@ -105,7 +103,7 @@ def train(block: Any, names: dict[str, Any], _: str) -> dict[str, Any]:
         "is_trained": True,
         "digest": fw.digest_of(weights),
         "sparse_steps": report.get("sparse_steps"),
-        "is_apart": isinstance(compression, SendNothing),
+        "is_apart": type(compression) is fw.Compression._nothing,
     }
 
 

@@ -22,6 +22,7 @@ from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.frame import HEADER_BYTES
 from hvd_sparse.wire.message import capacity, overhead_bytes
@@ -53,6 +54,10 @@ def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(
         )
 
 
+def step_of(configuration, specs):
+    return Step(configuration, specs, [], reference)
+
+
 SPECS = [*tensors((30, 20), (64, 3)), TensorSpec("short", (12,), "float32")]
 
 
@@ -77,20 +82,19 @@ def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
         for state in states
     ]
     expected = sum(held if configuration.memory.finishes else held[:2])
-    assert footprint(configuration, SPECS, 4)["state_bytes"] == expected
+    assert footprint(step_of(configuration, SPECS), 4)["state_bytes"] == expected
 
 
 def test_error_feedback_takes_two_vectors_with_rollback_and_one_without():
     (spec,) = tensors((1000, 1000))
-    assert footprint(configure(), [spec], 2)["state_bytes"] == 8_000_000
-    assert footprint(configure(rollback=False), [spec], 2)["state_bytes"] == 4_000_000
+    assert footprint(step_of(configure(), [spec]), 2)["state_bytes"] == 8_000_000
+    assert footprint(step_of(configure(rollback=False), [spec]), 2)["state_bytes"] == 4_000_000
 
 
 def test_gathered_bytes_grow_with_ranks_and_density():
     (spec,) = tensors((1000, 1000))
-    one, other = (
-        footprint(configure(density=0.01), [spec], size)["gathered_bytes"] for size in (2, 8)
-    )
+    step = step_of(configure(density=0.01), [spec])
+    one, other = (footprint(step, size)["gathered_bytes"] for size in (2, 8))
     assert other == 4 * one > 2 * 10_000 * 8
 
 

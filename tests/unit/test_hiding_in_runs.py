@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_densities_lie_between_the_least_and_all_and_the_last_layer_has_the_leas
     assert all(LEAST <= density <= 1 for density in found.densities.values())
     assert found.densities["t0"] == LEAST, "nothing is computed behind the last gradient"
     assert max(found.densities.values()) > LEAST
-    assert HiddenDensities.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert HiddenDensities.from_dict(json.loads(json.dumps(asdict(found)))) == found
     assert "messages hide behind a backward pass" in str(found)
 
 

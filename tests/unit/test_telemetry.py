@@ -354,7 +354,7 @@ def train(collective):
     log.put("run", {"name": "x", "config": session.step.configuration.describe()})
     for step in range(9):
         session.reduce(normals(SPECS, collective.rank, step))
-    log.log(None, {"loss": 0.5})
+    log.put("metrics", {"loss": 0.5})
     log.close()
 """
 WANDB = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from hvd_sparse.errors import InvalidOption
@@ -24,10 +23,7 @@ def run(seconds, steps, ranks=3, **options):
         told = [what_is_told(trial, last_s) for trial, last_s in zip(trials, last)]
         asks = [one for one in told if one is not None]
         assert len(asks) in (0, ranks), "some ranks ask and others do not"
-        answer = np.array(asks)
-        ways = {
-            trial.next(own, lambda _, answer=answer: answer) for trial, own in zip(trials, last)
-        }
+        ways = {trial.next(own, lambda _, asks=asks: asks) for trial, own in zip(trials, last)}
         assert len(ways) == 1, "ranks go different ways"
         taken.append(ways.pop())
         last = [seconds(taken[-1], step, rank) for rank in range(ranks)]
@@ -36,7 +32,7 @@ def run(seconds, steps, ranks=3, **options):
 
 def what_is_told(trial, last_s):
     told = []
-    copy.deepcopy(trial).next(last_s, lambda mine: told.append(mine) or mine[None])
+    copy.deepcopy(trial).next(last_s, lambda mine: told.append(mine) or [mine])
     return told[0] if told else None
 
 
@@ -89,7 +85,7 @@ def test_only_steps_whose_time_will_be_looked_at_are_timed():
     trial = Trial(("sparse",), steps=5, review_every=4 * RECENT)
     timed = []
     for _ in range(WARMUP + 5 + 8 * RECENT):
-        trial.next(None if not timed else 0.1, lambda mine: mine[None])
+        trial.next(None if not timed else 0.1, lambda mine: [mine])
         timed.append(trial.is_timed)
     since = timed[WARMUP + 5 :]
     assert all(timed[: WARMUP + 5])
@@ -97,7 +93,7 @@ def test_only_steps_whose_time_will_be_looked_at_are_timed():
     assert [i for i, is_timed in enumerate(since) if is_timed] == looked_at
     never = Trial(("sparse",), steps=1, review_every=0)
     for _ in range(WARMUP + 2):
-        never.next(0.1, lambda mine: mine[None])
+        never.next(0.1, lambda mine: [mine])
     assert never.verdict is not None and not never.is_timed
 
 

@@ -204,10 +204,3 @@ def _steps_taken(scheduler: Value) -> int:
 
 def _nothing() -> torch.Tensor:
     return torch.zeros((), requires_grad=True)
-
-
-class ReadsTorch:
-    """The methods of ``Compression`` that read torch's optimizers and schedulers."""
-
-    _read_optimizer = staticmethod(read_optimizer)
-    _foresee = staticmethod(foresee)
