@@ -5,7 +5,7 @@ follow these rules, so that they give equal results:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
 * Of equal magnitudes, the lower index is taken first. Indices are uint32, ascending and unique.
-* Exact zeros and NaN are never taken, except by ``take_indices``.
+* Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
 * A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
@@ -159,10 +159,6 @@ class Kernels(Packers):
         with np.errstate(over="ignore"):  # the largest magnitudes may overflow
             return sums.astype(x.dtype)
 
-    def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        magnitudes: np.ndarray = np.abs(x[start::stride])
-        return magnitudes
-
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         with np.errstate(over="ignore"):  # infinite if too large for the dtype
             rounded = x.dtype.type(threshold)
@@ -192,16 +188,12 @@ class Kernels(Packers):
             return Selection.empty(x.size, x.dtype)
         return _take(x, _largest(x, min(count, x.size)))
 
-    def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
-        """Return the entries at the given ascending indices, zeros included."""
-        return Selection(indices, x[indices], x.size)
-
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
         """Return the largest |accumulated| of each bin, and the non-zero entries of ``accumulated``
         at which |accumulated + gradient| is at least the largest |accumulated| of their bin. A bin
-        has ``length`` entries; the last bin may have fewer."""
+        has ``length`` entries; the last bin may have fewer. The vectors are on the host."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -293,7 +285,7 @@ class Kernels(Packers):
         out[selection.indices] = selection.values
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        residual[indices] = 0
+        residual[indices] = 0.0
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Add the values at these indices, which must be unique."""

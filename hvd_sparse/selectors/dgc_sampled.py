@@ -8,6 +8,7 @@ import numpy as np
 from hvd_sparse.checks import check_density, check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
@@ -133,7 +134,7 @@ class DgcSampled(DensitySelector):
             largest = np.abs(taken.values[is_sampled])
             if largest.size >= top:  # all other sampled entries are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
-        sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        sample: np.ndarray = np.abs(as_array(accumulated[start::stride]))
         if taken is not None:
             sample[ahead[is_sampled] // stride] = largest
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))

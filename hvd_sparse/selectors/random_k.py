@@ -7,6 +7,7 @@ import numpy as np
 from hvd_sparse.checks import check_truth, check_whole
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("random_k")
@@ -53,4 +54,5 @@ class RandomK(DensitySelector):
         drawn = context.random().choice(
             accumulated.size, self.count(accumulated.size), replace=False, shuffle=False
         )
-        return Found(context.kernels.take_indices(accumulated, np.sort(drawn).astype(np.uint32)))
+        indices = np.sort(drawn).astype(np.uint32)
+        return Found(Selection(indices, accumulated[indices], accumulated.size))

@@ -93,11 +93,9 @@ class TorchKernels(Kernels):
 
     def chunk_norms(self, x: Vector, length: int) -> np.ndarray:
         tensor = tensor_of(x)
-        wide = passes.chunks(tensor.abs().to(torch.float64), length)
-        return fetch(wide.sum(1).to(tensor.dtype))
-
-    def sample_magnitudes(self, x: Vector, start: int, stride: int) -> np.ndarray:
-        return fetch(tensor_of(x)[start::stride].abs())
+        wide = tensor.abs().to(torch.float64)
+        rows = torch.nn.functional.pad(wide, (0, -wide.numel() % length)).view(-1, length)
+        return fetch(rows.sum(1).to(tensor.dtype))
 
     # -- taking -----------------------------------------------------------------------------------
 
@@ -127,24 +125,6 @@ class TorchKernels(Kernels):
             return Selection.empty(x.size, x.dtype)
         count = min(count, x.size)
         return _all_of(tensor, largest(tensor, count), count)
-
-    def take_indices(self, x: Vector, indices: np.ndarray) -> Selection:
-        tensor = tensor_of(x)
-        values = fetch(tensor[upload_indices(indices, tensor.device)])
-        return Selection(indices, values, x.size)
-
-    def take_bins(
-        self, accumulated: Vector, gradient: Vector, length: int
-    ) -> tuple[np.ndarray, Selection]:
-        x = tensor_of(accumulated)
-        if not x.numel():
-            return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
-        maxima = passes.chunks(x.abs(), length).amax(1)
-        limits = maxima.repeat_interleave(length, output_size=maxima.numel() * length)[: x.numel()]
-        reaches = (x + tensor_of(gradient)).abs() >= limits
-        reaches &= (limits > 0) & (x != 0)
-        taken = _all_of(x, reaches, int(fetch(reaches.sum())))
-        return fetch(maxima), taken
 
     # -- passes -----------------------------------------------------------------------------------
 
@@ -201,14 +181,9 @@ class TorchKernels(Kernels):
         if not isinstance(out, DeviceVector):
             return self._host.trim(taken, count, out)
         kept, least = self._host.trim(taken, count, None)
-        self.restore(out, taken.without(kept))
+        left = taken.without(kept)
+        out[left.indices] = left.values
         return kept, least
-
-    def restore(self, out: Vector, selection: Selection) -> None:
-        out[selection.indices] = selection.values
-
-    def clear(self, residual: Vector, indices: np.ndarray) -> None:
-        residual[indices] = 0.0
 
     # -- the sum ----------------------------------------------------------------------------------
 

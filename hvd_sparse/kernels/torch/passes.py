@@ -320,8 +320,3 @@ def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Br
         found[name] = statistic.read(rest[: statistic.size], numel)
         rest = rest[statistic.size :]
     return Brought(**found)  # type: ignore[arg-type]
-
-
-def chunks(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the vector as rows of ``length`` entries; the last row is padded with zeros."""
-    return torch.nn.functional.pad(x, (0, -x.numel() % length)).view(-1, length)
