@@ -14,6 +14,7 @@ from conformance.statistics_checks import ON_FINITE_DATA, check_take_bins
 
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Adam, Decay, Momentum
+from hvd_sparse.kernels.torch.passes import Coming
 from hvd_sparse.kernels.torch.vector import DeviceVector
 
 CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
@@ -54,6 +55,11 @@ def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVect
     return carry(value) if is_vector else value
 
 
+def result_of(answer: Any) -> Any:
+    """Return a kernel's result, which for a pass over a device's vectors has to be asked for."""
+    return answer.result() if isinstance(answer, Coming) else answer
+
+
 class VectorsOnDevice:
     """Kernels whose vectors are carried to a device before every call, and back behind it.
 
@@ -71,12 +77,11 @@ class VectorsOnDevice:
         @functools.wraps(kernel)
         def call(*values: Any) -> Any:
             known: dict[int, tuple[np.ndarray, DeviceVector]] = {}
-            result = kernel(
-                *(
-                    carried(parameter, value, lambda array: self._carry(array, known))
-                    for parameter, value in zip(names, values)
-                )
+            given = (
+                carried(parameter, value, lambda array: self._carry(array, known))
+                for parameter, value in zip(names, values)
             )
+            result = result_of(kernel(*given))
             for array, vector in known.values():
                 if array.flags.writeable:
                     array[...] = vector.tensor.cpu().numpy()

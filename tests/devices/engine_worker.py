@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from conformance import kernel_checks
 from devices import pretend
-from devices.engine_checks import VectorsOnDevice, check_all, check_vectors
+from devices.engine_checks import VectorsOnDevice, check_all, check_vectors, result_of
 from devices.forbidden import Watch
 from devices.mutants import FATAL, MUTANTS
 from distributions import draw
@@ -78,7 +78,7 @@ class Counted:
         def call(*values: Any) -> Any:
             before, watch = pretend.waits(), Watch()
             with watch:
-                result = kernel(*values)
+                result = result_of(kernel(*values))
             self.waits[name] = pretend.waits() - before
             self.forbidden[name] = watch.found
             return result

@@ -10,7 +10,7 @@ magnitudes is undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -33,21 +33,7 @@ from hvd_sparse.kernels.torch.vector import (
 )
 from hvd_sparse.types import Selection
 
-Answer = TypeVar("Answer")
 Kernel = Callable[..., object]
-
-LATE = {
-    "accumulate": "later_accumulate",
-    "accumulate_and_take": "later_accumulate_and_take",
-}
-"""Methods of a device's kernels that record a pass, to run when the bucket is complete."""
-
-
-def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
-    def kernel(*arguments: object) -> Answer:
-        return later(*arguments).result()
-
-    return kernel
 
 
 def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
@@ -128,26 +114,26 @@ class TorchKernels(Kernels):
 
     # -- passes -----------------------------------------------------------------------------------
 
-    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
-        return Coming[Moments](one, self.begin)
+    def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
+        return cast(Moments, self._run(gradient, residual, out, None))
 
-    accumulate = _at_once(later_accumulate)
-
-    def later_accumulate_and_take(
+    def accumulate_and_take(
         self,
         gradient: Vector,
         residual: Vector,
         out: Vector,
         aim: Aim,
         direction: Direction | None = None,
-    ) -> Coming[Taking]:
+    ) -> Taking:
         if direction is not None:
             gradient = self.directed(gradient, direction)
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
+        return cast(Taking, self._run(gradient, residual, out, aim))
 
-    accumulate_and_take = _at_once(later_accumulate_and_take)
+    def _run(self, gradient: Vector, residual: Vector, out: Vector, aim: Aim | None) -> object:
+        """Return a pass's result. On a device, the pass waits for the others of its bucket."""
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
+        coming = Coming(one, self.begin)
+        return coming if isinstance(out, DeviceVector) else coming.result()
 
     def begin(self, given: Sequence[Pass]) -> Answers:
         return joined([passes.accumulated(one) for one in given])
@@ -226,7 +212,7 @@ class KernelsByPlace:
 
     def __getattr__(self, name: str) -> Kernel:
         on_host: Kernel = getattr(self._host, name)
-        on_device: Kernel = getattr(self._device, LATE.get(name, name))
+        on_device: Kernel = getattr(self._device, name)
 
         def kernel(*values: object) -> object:
             is_on_device = any(type(value) is DeviceVector for value in values)

@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,8 +25,6 @@ from hvd_sparse.kernels.torch.vector import (
     tensor_of,
 )
 from hvd_sparse.types import Selection
-
-Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
@@ -53,7 +51,7 @@ Begin = Callable[[Sequence[Pass]], Answers]
 """Function of an engine that starts passes of one dtype on a device, without waiting."""
 
 
-class Coming(Generic[Answer]):
+class Coming:
     """The future result of a pass, which starts with the others of its bucket (``Delivery``), or
     alone as soon as ``result`` is called or an attribute of the result is read."""
 
@@ -61,21 +59,20 @@ class Coming(Generic[Answer]):
         self.one, self.begin = one, begin
         self.stream = stream_of(one.out.device)
         self.delivery: tuple[Callable[[], Sequence[object]], int] | None = None
-        self._answer: Answer | None = None
+        self._answer: object = None
 
     @property
     def is_begun(self) -> bool:
         return self.delivery is not None or self._answer is not None
 
-    def result(self) -> Answer:
+    def result(self) -> object:
         if self._answer is None:
             if self.delivery is None:
                 answers = self.begin([self.one])
-                found = answers.read(fetch(answers.words))[0]
+                self._answer = answers.read(fetch(answers.words))[0]
             else:
                 all_of_bucket, number = self.delivery
-                found = all_of_bucket()[number]
-            self._answer = cast(Answer, found)
+                self._answer = all_of_bucket()[number]
         return self._answer
 
     def __getattr__(self, name: str) -> object:
@@ -86,8 +83,8 @@ class Delivery:
     """Starts a bucket's passes, and one copy of their results to the host for each device.
     ``is_here`` returns whether these copies and the copies ``beside`` are complete."""
 
-    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
-        by_device: dict[torch.device, list[Coming[object]]] = {}
+    def __init__(self, coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> None:
+        by_device: dict[torch.device, list[Coming]] = {}
         for each in coming:
             by_device.setdefault(each.one.out.device, []).append(each)
         self._copies = [*map(_begun, by_device.values()), *beside]
@@ -96,8 +93,8 @@ class Delivery:
         return all(copy.is_here() for copy in self._copies)
 
 
-def _begun(coming: Sequence[Coming[object]]) -> Copy:
-    together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
+def _begun(coming: Sequence[Coming]) -> Copy:
+    together: dict[tuple[Begin, torch.dtype], list[Coming]] = {}
     for each in coming:
         follow(each.stream)  # because another stream may have computed the tensor
         together.setdefault((each.begin, each.one.out.dtype), []).append(each)
