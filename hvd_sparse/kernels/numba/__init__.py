@@ -70,10 +70,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return self._totals(x.size, partial(scans.look, x))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        def add(start: int, stop: int, totals: np.ndarray) -> None:
-            scans.add_and_look(gradient, residual, out, start, stop, totals)
-
-        return self._totals(out.size, add)
+        return self._totals(out.size, partial(scans.add_and_look, gradient, residual, out))
 
     def accumulate_and_take(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.vectors import (
@@ -15,6 +15,7 @@ from hvd_sparse.kernels.numba.vectors import (
     SEGMENT,
     WORD,
     Call,
+    compiled,
     counting,
     instructions,
     reaching,
@@ -39,7 +40,7 @@ def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
     return types.intp(x, types.intp, types.intp, types.intp), instructions(_emit_count)
 
 
-@njit(signatures("xppp"), nogil=True, cache=True)
+@compiled(signatures("xppp"))
 def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
     return _count(x, start, stop, cut)
 
@@ -66,7 +67,7 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
     return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
 
 
-@njit(signatures("xpppJOp"), nogil=True, cache=True)
+@compiled(signatures("xpppJOp"))
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
     """Write the entries of x[start:stop] that reach the cut to lists of ``capacity + SPARE``
     places. Return their exact number; if it exceeds ``capacity``, the lists are incomplete."""
@@ -130,11 +131,11 @@ def _make_look(adds: bool) -> Callable[..., object]:
 _add_and_look, _look = _make_look(True), _make_look(False)
 
 
-@njit(signatures("xxOppS", types.void), nogil=True, cache=True)
+@compiled(signatures("xxOppS", types.void))
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
     _add_and_look(gradient, residual, out, start, stop, totals)
 
 
-@njit(signatures("xppS", types.void), nogil=True, cache=True)
+@compiled(signatures("xppS", types.void))
 def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
     _look(x, x, x, start, stop, totals)
