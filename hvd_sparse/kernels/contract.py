@@ -86,9 +86,6 @@ class Brought(NamedTuple):
     tail: Tail | None = None
 
 
-NOTHING = Brought()
-
-
 class Taking(NamedTuple):
     """The result of ``accumulate_and_take``.
 
@@ -98,7 +95,7 @@ class Taking(NamedTuple):
 
     nonfinite: int
     taken: Selection | None
-    brought: Brought = NOTHING
+    brought: Brought = Brought()
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]

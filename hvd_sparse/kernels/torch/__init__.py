@@ -37,7 +37,7 @@ Kernel = Callable[..., object]
 
 
 def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
-    taken = take(x, mask, count).selection
+    _, taken = take(x, mask, count)
     assert taken is not None
     return taken
 
@@ -98,8 +98,7 @@ class TorchKernels(Kernels):
         self, x: Vector, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
         tensor = tensor_of(x)
-        taken = take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
-        return taken.found, taken.selection
+        return take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
 
     def take_at_most(self, x: Vector, threshold: float, most: int) -> tuple[int, Selection]:
         count, taken = self.count_and_take(x, threshold, most)
@@ -201,6 +200,7 @@ class KernelsByPlace:
         self._host, self._device = host, device
         rows = rows_of(host)
         if rows is not None:
+            self.most_in_row = rows.most_in_row
             self.send_rows, self.sum_rows = rows.send_rows, rows.sum_rows
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:

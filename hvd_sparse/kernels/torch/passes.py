@@ -19,6 +19,8 @@ from hvd_sparse.kernels.torch.vector import (
     Copy,
     fetch,
     follow,
+    in_one,
+    numpy_dtype,
     reaching,
     rounded,
     stream_of,
@@ -111,31 +113,13 @@ def _begun(coming: Sequence[Coming]) -> Copy:
 def joined(several: Sequence[Answers]) -> Answers:
     if len(several) == 1:
         return several[0]
-    # Pad each piece to a multiple of 8 bytes, to align the float64 numbers of the next.
-    words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
-    ends = np.cumsum([each.numel() for each in words]).tolist()
-    pieces = [
-        (slice(end - piece.numel(), end - piece.numel() + each.words.numel()), each.read)
-        for end, piece, each in zip(ends, words, several)
-    ]
+    words, places = in_one([each.words for each in several])
+    pieces = list(zip(places, [each.read for each in several]))
 
     def read(fetched: np.ndarray) -> Sequence[object]:
         return [answer for place, own in pieces for answer in own(fetched[place])]
 
-    return Answers(torch.cat(words), read)
-
-
-class Taken(NamedTuple):
-    """Entries that a mask selects.
-
-    found : number of these entries
-    selection : the entries; None if there are more than the capacity
-    also : numbers that were copied to the host together with the entries
-    """
-
-    found: int
-    selection: Selection | None
-    also: list[float]
+    return Answers(words, read)
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -149,8 +133,9 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
     return above | (ties & (ties.cumsum(0) <= count - above.sum()))
 
 
-def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
+def take(x: torch.Tensor, mask: torch.Tensor, capacity: int) -> tuple[int, Selection | None]:
+    count, taken, _ = unpacked(fetch(packed(x, mask, capacity)), x, capacity, 0)
+    return count, taken
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
@@ -164,16 +149,19 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
     )
 
 
-def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
+def unpacked(
+    fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int
+) -> tuple[int, Selection | None, list[float]]:
+    """Return the number of selected entries, the entries, or None if they are more than
+    ``capacity``, and the ``also`` scalars that were packed with them."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
     if count > capacity:
-        return Taken(count, None, rest)
-    dtype = np.float64 if x.dtype == torch.float64 else np.float32
+        return count, None, rest
     entries = fetched[head:]
-    taken = entries[:count].view(np.uint32), entries[room:].view(dtype)[:count]
-    return Taken(count, Selection(*taken, x.numel()), rest)
+    taken = entries[:count].view(np.uint32), entries[room:].view(numpy_dtype(x))[:count]
+    return count, Selection(*taken, x.numel()), rest
 
 
 def accumulated(one: Pass) -> Answers:
@@ -202,10 +190,8 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
 
     def read(fetched: np.ndarray) -> list[Taking]:
-        taken = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
-        bad, *numbers = taken.also
-        found = brought_in(numbers, aim.brings, kept.numel())
-        return [Taking(int(bad), taken.selection, found)]
+        _, taken, (bad, *numbers) = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
+        return [Taking(int(bad), taken, brought_in(numbers, aim.brings, kept.numel()))]
 
     return Answers(packed(total, reaches, aim.capacity, nonfinite, *besides), read)
 
@@ -213,8 +199,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
     vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
     mean, square, out_mean, out_square = vectors
-    dtype = np.dtype(np.float64 if gradient.dtype == torch.float64 else np.float32)
-    factors = (float(factor) for factor in direction.step.factors(dtype))
+    factors = (float(factor) for factor in direction.step.factors(numpy_dtype(gradient)))
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
     # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
     torch.add(mean * beta1, gradient * rest1, out=out_mean)

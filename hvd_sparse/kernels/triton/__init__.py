@@ -14,19 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from hvd_sparse.kernels.contract import (
-    NOTHING,
-    Aim,
-    Brought,
-    Kernels,
-    Moments,
-    Sums,
-    Surplus,
-    Taking,
-)
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Sums, Surplus, Taking
 from hvd_sparse.kernels.torch import TorchKernels
 from hvd_sparse.kernels.torch.passes import STATISTICS, Answers, Pass, brought_in, joined, pending
-from hvd_sparse.kernels.torch.vector import Vector, rounded, tensor_of, upload
+from hvd_sparse.kernels.torch.vector import Vector, numpy_dtype, rounded, tensor_of, upload
 from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
@@ -127,7 +118,7 @@ def assemble(
         row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
     ranges = np.cumsum(counts).reshape(counts.shape)
     indices = np.concatenate([part.indices for each in sums for part in each.parts])
-    addresses, kept_back = _addressed(surplus, _numpy(outs[0]))
+    addresses, kept_back = _addressed(surplus, numpy_dtype(outs[0]))
     given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
     rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
     blocks = sum(programs)
@@ -199,7 +190,7 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[to
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
     """Return thresholds in the data's dtype, above 0; infinity for passes without an aim."""
-    dtype = _numpy(passes[0].out)
+    dtype = numpy_dtype(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
     ]
@@ -228,7 +219,7 @@ def _whole(nbytes: int) -> int:
 
 
 def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
-    dtype = _numpy(passes[0].out)
+    dtype = numpy_dtype(passes[0].out)
     sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
     head, values, places = np.split(words, np.cumsum(sizes)[:-1])
     values, places = values.view(dtype), places.view(np.uint32)
@@ -246,16 +237,12 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
         if count <= one.aim.capacity:
             here = slice(start, start + int(count))
             selection = Selection(places[here], values[here], numel)
-        brought = NOTHING
+        brought = Brought()
         if MOMENTS in one.aim.brings:
             brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
         answers.append(Taking(int(nonfinite), selection, brought))
         start += one.room
     return answers
-
-
-def _numpy(x: torch.Tensor) -> np.dtype:
-    return np.dtype(np.float64 if x.dtype == torch.float64 else np.float32)
 
 
 def _kind(dtype: torch.dtype) -> tl.dtype:
