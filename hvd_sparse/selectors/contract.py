@@ -15,8 +15,7 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.selectors._aim import Cut, Miss, aim_below, steer
-from hvd_sparse.selectors._search import Band
+from hvd_sparse.selectors._aim import Band, Cut, Miss, aim_below, steer
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
 Self = TypeVar("Self", bound="Selector")

@@ -8,8 +8,8 @@ from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, aim_below
-from hvd_sparse.selectors._search import STEPS, Band, band_around, is_tolerance, search_threshold
+from hvd_sparse.selectors._aim import AIM, Band, aim_below
+from hvd_sparse.selectors._search import STEPS, band_around, is_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo
@@ -105,8 +105,7 @@ class LdteBs(DensitySelector):
             first, known = miss.retry, miss.known
         else:
             first = AIM * warm if warm else laplace_threshold(moments, count)
-        result = search_threshold(
+        found = search_threshold(
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
-        memo, is_fallback = context.margin_for(band.least), not result.converged
-        return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
+        return found._replace(memo=context.margin_for(band.least))

@@ -78,8 +78,7 @@ class RedsyncSearch(DensitySelector):
             return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
         middle = 0.5 * (moments.abs_mean + moments.abs_max)
         most = self.max_passes - passes
-        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
-        passes += result.passes
-        if result.converged:
-            return Found(result.selection, result.threshold, passes, memo=0)
-        return Found(result.selection, None, passes, is_fallback=True)
+        found = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
+        found = found._replace(passes=passes + found.passes)
+        # A threshold that the search did not find is not used again.
+        return found._replace(threshold=None) if found.is_fallback else found._replace(memo=0)
