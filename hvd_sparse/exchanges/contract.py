@@ -44,7 +44,6 @@ class Exchange:
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's frames
-    selects_everywhere : every rank selects from its own gradient; if False, ``selects_on`` decides
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the exchange; empty if the copy is not needed
     """
@@ -58,7 +57,6 @@ class Exchange:
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
-    selects_everywhere: ClassVar[bool] = True
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     @property

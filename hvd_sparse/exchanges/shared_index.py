@@ -50,7 +50,6 @@ class SharedIndex(Exchange):
     paper: ClassVar[str | None] = "chen2020scalecom"
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
-    selects_everywhere: ClassVar[bool] = False
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:

@@ -218,7 +218,7 @@ class Step(Receiver):
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
                     pipeline.wait(ticket, plain)
-                elif state.is_on_device and not dense and self.exchange.selects_everywhere:
+                elif state.is_on_device and not dense:
                     pipeline.begin(ticket, plain)
                     bucket.begun.append(ticket)
                 else:
