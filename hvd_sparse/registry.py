@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar, cast
 
@@ -28,7 +29,9 @@ class Registry(Generic[Part]):
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a decorator that registers a class. It raises InvalidOption for an id in use."""
+        """Return a decorator that registers a class. It raises InvalidOption for an id in use. It
+        sets the attributes ``id`` and ``paper``: the key of an entry in ``papers.bib``, which the
+        docstring gives as "Paper: key", or None."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -37,6 +40,9 @@ class Registry(Generic[Part]):
                     "give one of them another id"
                 )
             cls.id = id  # type: ignore[attr-defined]
+            cited = re.search(r"^ *Paper: (\w+)", cls.__doc__ or "", re.MULTILINE)
+            paper = cited[1] if cited else getattr(cls, "paper", None)
+            cls.paper = paper  # type: ignore[attr-defined]
             self._classes[id] = cls
             return cls
 

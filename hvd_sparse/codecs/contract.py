@@ -23,7 +23,6 @@ class Codec:
 
     Attributes
     ----------
-    paper : citation key, or None
     number : number that identifies the codec in frames, and never changes; None for a codec that
         writes frames of other codecs. 12 is reserved for a removed codec
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
@@ -40,7 +39,6 @@ class Codec:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
     row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True

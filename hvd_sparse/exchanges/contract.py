@@ -32,7 +32,6 @@ class Exchange:
 
     Attributes
     ----------
-    paper : key of the paper in ``papers.bib``, or None
     conserves : no entry is lost: the applied entries and the residuals of all ranks add up to the
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
@@ -49,7 +48,6 @@ class Exchange:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     settles_later: ClassVar[bool] = False
     sums_first: ClassVar[bool] = False
     shares_indices: ClassVar[bool] = False

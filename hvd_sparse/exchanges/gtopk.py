@@ -49,7 +49,6 @@ class GTopK(Exchange):
 
     conserving: bool = True
 
-    paper: ClassVar[str | None] = "shi2019gtopk"
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True

@@ -64,7 +64,6 @@ class OkTopK(Exchange):
     slack: float = 2.0
     least_entries: int = 4
 
-    paper: ClassVar[str | None] = "li2022oktopk"
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True

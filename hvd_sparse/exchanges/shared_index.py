@@ -47,7 +47,6 @@ class SharedIndex(Exchange):
     Paper: chen2020scalecom.
     """
 
-    paper: ClassVar[str | None] = "chen2020scalecom"
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"

@@ -79,8 +79,6 @@ class AdamCorrection(DirectionMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = "kingma2015adam"
-
     def __post_init__(self) -> None:
         self._check("beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)

@@ -132,7 +132,6 @@ class Memory:
 
     Attributes
     ----------
-    paper : key of the paper in ``papers.bib``, or None
     conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
@@ -143,7 +142,6 @@ class Memory:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -51,8 +50,6 @@ class ErrorFeedback(Memory):
     """
 
     residual: str = "float32"
-
-    paper: ClassVar[str | None] = "stich2018sparsified"
 
     def __post_init__(self) -> None:
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))

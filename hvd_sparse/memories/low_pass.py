@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +40,6 @@ class LowPass(Memory):
 
     beta: float
 
-    paper: ClassVar[str | None] = "chen2020scalecom"
     needs_host = "adds up vectors on the host"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

@@ -28,7 +28,6 @@ class MajorityVote(Memory):
     has a server for this; a tie gives 0, while the paper excludes ties by an odd number of workers.
     """
 
-    paper: ClassVar[str | None] = "bernstein2019majority"
     keeps_rounding: ClassVar[bool] = False
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True

@@ -60,8 +60,6 @@ class MomentumCorrection(MomentumMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_truth(self.masking, "masking of MomentumCorrection")

@@ -84,8 +84,6 @@ class MomentumFeedback(MomentumMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = None
-
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
         return MomentumFeedbackState(spec, self, rollback)
 

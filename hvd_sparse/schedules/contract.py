@@ -21,7 +21,6 @@ class Schedule:
     tensor's step depends on the number of steps that the tensor has completed."""
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
 
     def density(self, step: int) -> float:
         """Return the density of a tensor's step, in (0, 1]. The first step is 0."""

@@ -35,7 +35,6 @@ class Chunked(DensitySelector):
 
     chunk_length: int = 512
 
-    paper = "sun2019csc"
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     sums_statistics = True

@@ -110,7 +110,6 @@ class Selector:
 
     Attributes
     ----------
-    paper : citation key, or None
     is_exact : the selected entries are always those of exact top-k
     is_by_magnitude : no unsent entry is larger in magnitude than a sent one. Of equal magnitudes,
         the lower index is sent first
@@ -135,7 +134,6 @@ class Selector:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
     is_by_magnitude: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale", "signs"})

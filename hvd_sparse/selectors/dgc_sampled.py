@@ -54,7 +54,6 @@ class DgcSampled(DensitySelector):
     max_rounds: int = 10
     seed: int = 0
 
-    paper = "lin2018dgc"
     needs_rng = True
     ignores = frozenset({"scale", "signs"})
     needs_host = ""

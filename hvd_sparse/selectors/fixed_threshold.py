@@ -49,7 +49,6 @@ class FixedThreshold(Selector):
     max_density: float = 0.1
     signs_only: bool = False
 
-    paper = "sahu2021rethinking"
     ignores = frozenset({"order", "signs"})
     needs_host = ""
 

@@ -56,7 +56,6 @@ class GaussianK(DensitySelector):
     variant: str = "ours"
     cap: float = 8.0
 
-    paper = "shi2019understanding"
     ignores = frozenset({"order", "scale"})
     asks_kernels = True
     needs_host = ""

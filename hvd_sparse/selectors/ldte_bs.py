@@ -65,7 +65,6 @@ class LdteBs(DensitySelector):
     max_passes: int = 16
     warm_start: bool = True
 
-    paper = "chen2021ldte"
     needs_host = ""
 
     def __post_init__(self) -> None:

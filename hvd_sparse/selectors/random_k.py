@@ -35,7 +35,6 @@ class RandomK(DensitySelector):
     shared_seed: bool = False
     seed: int = 0
 
-    paper = "stich2018sparsified"
     needs_rng = True
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})

@@ -43,7 +43,6 @@ class RedsyncSearch(DensitySelector):
     reuse_steps: int = 5
     max_passes: int = 16
 
-    paper = "fang2019redsync"
     tolerance = (1.0, 2.0)
     needs_host = ""
 

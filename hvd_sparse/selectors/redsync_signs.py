@@ -38,7 +38,6 @@ class RedsyncSigns(DensitySelector):
 
     search: bool = False
 
-    paper = "fang2019redsync"
     is_by_magnitude = False
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"

@@ -39,7 +39,6 @@ class RedsyncTrimmed(ExactSelector):
 
     step: float = 0.2
 
-    paper = "fang2019redsync"
     needs_host = ""
 
     def __post_init__(self) -> None:

@@ -136,7 +136,6 @@ class Sidco(DensitySelector):
     adapt_every: int = 5
     cap: float = 8.0
 
-    paper = "abdelmoniem2021sidco"
     asks_kernels = True
     needs_host = ""
 

@@ -36,7 +36,6 @@ class TopK(ExactSelector):
     threshold for all tensors.
     """
 
-    paper = "aji2017sparse"
     needs_host = ""
     pass_limit = MAX_PASSES
 
