@@ -40,19 +40,13 @@ class Codec:
 
     id: ClassVar[str]
     number: ClassVar[int | None]
+    is_exact: ClassVar[bool] = True
+    sends_zeros: ClassVar[bool] = True
     row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def is_exact(self) -> bool:
-        return True
-
-    @property
-    def sends_zeros(self) -> bool:
-        return True
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         """Encode a selection as one frame, uint8 [bytes].

@@ -48,6 +48,7 @@ class Exchange:
     """
 
     id: ClassVar[str]
+    conserves: ClassVar[bool] = True
     settles_later: ClassVar[bool] = False
     sums_first: ClassVar[bool] = False
     shares_indices: ClassVar[bool] = False
@@ -56,10 +57,6 @@ class Exchange:
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def conserves(self) -> bool:
-        return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         """Return the kinds of the requests that ``run`` yields, in order: "allgather", "alltoall"

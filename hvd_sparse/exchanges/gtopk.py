@@ -58,7 +58,7 @@ class GTopK(Exchange):
         check_truth(self.conserving, "conserving of GTopK")
 
     @property
-    def conserves(self) -> bool:
+    def conserves(self) -> bool:  # type: ignore[override]
         return self.conserving
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:

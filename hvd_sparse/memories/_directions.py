@@ -30,7 +30,7 @@ class DirectionMemory(Memory):
     finishes: ClassVar[bool] = True
 
     @property
-    def needs_host(self) -> str:
+    def needs_host(self) -> str:  # type: ignore[override]
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 

@@ -142,18 +142,12 @@ class Memory:
     """
 
     id: ClassVar[str]
+    conserves: ClassVar[bool] = True
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
     counts_votes: ClassVar[bool] = False
-
-    @property
-    def conserves(self) -> bool:
-        return True
-
-    @property
-    def needs_host(self) -> str:
-        return ""
+    needs_host: ClassVar[str] = ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step. With ``rollback``, a second buffer

@@ -55,11 +55,11 @@ class ErrorFeedback(Memory):
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))
 
     @property
-    def conserves(self) -> bool:
+    def conserves(self) -> bool:  # type: ignore[override]
         return self.residual == "float32"
 
     @property
-    def needs_host(self) -> str:
+    def needs_host(self) -> str:  # type: ignore[override]
         return "" if self.conserves else f"with residual {self.residual!r} rounds on the host"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:

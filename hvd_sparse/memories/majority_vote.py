@@ -32,8 +32,8 @@ class MajorityVote(Memory):
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
     counts_votes: ClassVar[bool] = True
-    conserves = False  # type: ignore[assignment]
-    needs_host = "adds up vectors on the host"  # type: ignore[assignment]
+    conserves: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "adds up vectors on the host"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MajorityVoteState:
         return MajorityVoteState()

@@ -137,25 +137,16 @@ class Selector:
     is_exact: ClassVar[bool] = False
     is_by_magnitude: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale", "signs"})
+    pass_limit: ClassVar[int] = 0
     needs_rng: ClassVar[bool] = False
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False
+    has_shared_indices: ClassVar[bool] = False
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
+    changes_values: ClassVar[bool] = False
     asks_kernels: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def changes_values(self) -> bool:
-        return False
-
-    @property
-    def has_shared_indices(self) -> bool:
-        return False
-
-    @property
-    def pass_limit(self) -> int:
-        return 0
 
     def select(
         self,

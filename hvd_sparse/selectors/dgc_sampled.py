@@ -71,7 +71,7 @@ class DgcSampled(DensitySelector):
         check_whole(self.seed, "seed of DgcSampled", 0)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_rounds
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:

@@ -100,5 +100,5 @@ class FixedThreshold(Selector):
         return Selection(kept.indices, signs, kept.numel)
 
     @property
-    def changes_values(self) -> bool:
+    def changes_values(self) -> bool:  # type: ignore[override]
         return self.signs_only

@@ -80,7 +80,7 @@ class LdteBs(DensitySelector):
         object.__setattr__(self, "tolerance", tuple(self.tolerance))
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_passes
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:

@@ -46,7 +46,7 @@ class RandomK(DensitySelector):
         check_whole(self.seed, "seed of RandomK", 0)
 
     @property
-    def has_shared_indices(self) -> bool:
+    def has_shared_indices(self) -> bool:  # type: ignore[override]
         return self.shared_seed
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

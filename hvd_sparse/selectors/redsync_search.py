@@ -52,7 +52,7 @@ class RedsyncSearch(DensitySelector):
         check_whole(self.max_passes, "max_passes of RedsyncSearch", 1)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_passes
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:

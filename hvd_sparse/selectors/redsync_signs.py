@@ -48,7 +48,7 @@ class RedsyncSigns(DensitySelector):
         check_truth(self.search, "search of RedsyncSigns")
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self._inner.pass_limit
 
     @property

@@ -46,7 +46,7 @@ class RedsyncTrimmed(ExactSelector):
         check_number(self.step, "step of RedsyncTrimmed", 0, 1)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return math.ceil(1 / self.step)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

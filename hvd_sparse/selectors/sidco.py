@@ -148,7 +148,7 @@ class Sidco(DensitySelector):
         check_cap(self.cap, "Sidco")
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return max(self.stages, self._most_stages())
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
