@@ -77,7 +77,10 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
     bases, starts = (empty(programs, torch.int64) for _ in range(2))
     sums, most = (empty(programs, torch.float64) for _ in range(2))
-    rows, cuts, owners, given_out = _given(passes, table, device)
+    # The number of each program's tensor, and a counter for each tensor.
+    numbers, counters = np.arange(tensors, dtype=np.int32), np.zeros(tensors, np.int64)
+    given = (table, np.repeat(numbers, table[:, 7]), _cuts(passes), counters)
+    rows, owners, cuts, given_out = _uploaded(given, device)
     kind = _kind(dtype)
     is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
     looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
@@ -125,10 +128,9 @@ def assemble(
     is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
     with on(device):
         device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
-            rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
-            words.view(torch.int32), values.view(dtype), parts,
+            rows, numbers, places, words, values, parts,
             int(counts.max()).bit_length(),  # halvings of the longest range
-            blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
+            blocks, targets, entries, addresses.size,
             DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
             IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
         )  # fmt: skip
@@ -162,30 +164,14 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
     return table
 
 
-def _given(
-    passes: Sequence[Pass], table: np.ndarray, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return four tensors on the device: the table, the threshold of each tensor, the number of
-    each program's tensor, and a counter for each tensor, set to 0."""
-    owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
-    given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
-    rows, limits, numbers, counts = _uploaded(given, device)
-    kind = passes[0].out.dtype
-    return (
-        rows.view(torch.int64),
-        limits.view(kind),
-        numbers.view(torch.int32),
-        counts.view(torch.int64),
-    )
-
-
-def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
+def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Return copies on the device, flat, of signed type and padded, which come by one copy."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):
         together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
-    pieces: Sequence[torch.Tensor] = upload(together, device).split(wholes)
-    return pieces
+    kinds = [getattr(torch, each.dtype.name.lstrip("u")) for each in arrays]
+    return [piece.view(kind) for piece, kind in zip(upload(together, device).split(wholes), kinds)]
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
