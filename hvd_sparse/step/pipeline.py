@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from hvd_sparse.configuration import Configuration
+from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
@@ -29,7 +29,6 @@ from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
