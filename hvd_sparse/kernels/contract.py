@@ -109,6 +109,10 @@ Zeros = Callable[[int, DTypeLike], np.ndarray]
 class Kernels(Packers):
     """The kernels in numpy. All vectors are 1-D, C-contiguous, and float32 or float64."""
 
+    most_in_row: float = 0
+    """Largest number of entries of a tensor for ``send_rows`` and ``sum_rows``, because for longer
+    tensors separate calls with several threads are faster; 0 if the engine does not have them."""
+
     def moments(self, x: np.ndarray) -> Moments:
         if x.size == 0:
             return Moments(0.0, 0.0, 0, 0)
@@ -316,6 +320,38 @@ class Kernels(Packers):
             self.restore(vector, selection)
         for out, parts, factor in sums:
             self.assemble(out, parts, factor)
+
+    def send_rows(
+        self,
+        rows: np.ndarray,
+        first: int,
+        head: int,
+        frames: np.ndarray,
+        lists: np.ndarray,
+        body: int,
+        dtype: np.dtype,
+    ) -> tuple[int, np.ndarray, np.ndarray]:
+        """Add the gradients, take entries and encode them as frames, row by row, up to the first
+        row that is left to the pipeline. Return that row's number (the number of rows if none is
+        left), and the indices and values of the entries that were taken from that row's vector.
+
+        rows : table of ``kernels.rows.SENT``, read and written
+        first : number of the row to begin with
+        head : the first 8 bytes of every frame, as an integer
+        frames : uint8, aligned to 8 bytes; the frames are written here
+        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
+            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        body : ``kernels.rows.PLAIN`` or ``SIGNS``
+        """
+        raise NotImplementedError
+
+    def sum_rows(
+        self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
+    ) -> None:
+        """Check each row's frames, and write ``factor`` times the sum of their entries, added in
+        the order of the frames, to the row's ``out``. ``rows`` is a table of ``ARRIVED``,
+        ``frames`` one of ``FRAME``; the other arguments are as in ``send_rows``."""
+        raise NotImplementedError
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -55,7 +56,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
-        self.most_in_row = math.inf if threads == 1 else SHARED - 1
+        if sys.byteorder == "little":
+            self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
         """Return, in order, the results of ``work(start, stop)`` for each thread's part."""

@@ -190,7 +190,7 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do the work of ``RowKernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
+    """Do the work of ``Kernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
     ``indices`` and ``values`` have room for the largest capacity and ``SPARE``, ``kept_indices``
     and ``kept_values`` for one entry more than any row sends."""
     nonfinite = np.empty(1, np.intp)
@@ -286,7 +286,7 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     ]
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do the work of ``RowKernels.sum_rows``. A frame whose sum of squares is above ``largest``
+    """Do the work of ``Kernels.sum_rows``. A frame whose sum of squares is above ``largest``
     might overflow the sum, so the pipeline gets the row. ``words`` has room for the longest frame,
     ``indices`` and ``values`` for all entries of any row."""
     for number in range(rows.size):

@@ -18,7 +18,6 @@ import torch
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
 from hvd_sparse.kernels.optimizers import Adam, Decay, Direction, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
-from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
 from hvd_sparse.kernels.torch.passes import Answers, Coming, Pass, joined, largest, take
 from hvd_sparse.kernels.torch.vector import (
@@ -198,10 +197,7 @@ class KernelsByPlace:
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device
-        rows = rows_of(host)
-        if rows is not None:
-            self.most_in_row = rows.most_in_row
-            self.send_rows, self.sum_rows = rows.send_rows, rows.sum_rows
+        self.most_in_row = host.most_in_row
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         for kernels, is_device in ((self._host, False), (self._device, True)):
