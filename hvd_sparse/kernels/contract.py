@@ -114,11 +114,9 @@ class Kernels(Packers):
     tensors separate calls with several threads are faster; 0 if the engine does not have them."""
 
     def moments(self, x: np.ndarray) -> Moments:
-        if x.size == 0:
-            return Moments(0.0, 0.0, 0, 0)
         magnitudes = np.abs(x)
-        abs_sum = float(magnitudes.sum(dtype=np.float64))
-        return Moments(abs_sum, float(magnitudes.max()), int(np.count_nonzero(x)), x.size)
+        abs_sum, abs_max = float(magnitudes.sum(dtype=np.float64)), float(magnitudes.max(initial=0))
+        return Moments(abs_sum, abs_max, int(np.count_nonzero(x)), x.size)
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
         """Return the mean and the standard deviation (divisor n - 1) of the entries, in float64."""

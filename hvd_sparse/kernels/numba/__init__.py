@@ -117,10 +117,9 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
-        parts = self._spread(
-            x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut))
+        return sum(
+            self._spread(x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut)))
         )
-        return sum(parts)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = pattern_at(threshold, x.dtype)
