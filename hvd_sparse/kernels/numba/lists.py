@@ -190,17 +190,13 @@ def _fence(typing):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
-    return -out.ctypes.data % VECTOR_BYTES // out.itemsize
-
-
-@njit
 def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def]
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
     # Writes past the caches need whole lines; entries before the first are written normally.
-    lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
+    lanes = VECTOR_BYTES // out.itemsize
+    lead = -out.ctypes.data % VECTOR_BYTES // out.itemsize if is_large else 0
     # Add up in a first-level cache buffer, so that each entry of ``out`` is written only once.
     block = np.zeros(BLOCK, out.dtype)
     first = 0

@@ -88,7 +88,7 @@ def _make_look(adds: bool) -> Callable[..., object]:
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
         builder, (start, stop) = call.builder, call.arguments[3:5]
-        sums, slot = (builder.gep(totals, [ir.Constant(WORD, i)]) for i in range(2))
+        sums, slot, nonzeros = (builder.gep(totals, [ir.Constant(WORD, i)]) for i in range(3))
         for vectors, first, last in call.spans(start, stop):
             zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
             nothing = ir.Constant(vectors.doubles, [0.0] * vectors.lanes)
@@ -117,7 +117,8 @@ def _make_look(adds: bool) -> Callable[..., object]:
             largest = vectors.largest(top)
             is_more = builder.fcmp_ordered(">", largest, builder.load(slot))
             builder.store(builder.select(is_more, largest, builder.load(slot)), slot)
-            call.add_up(totals, 2, builder.uitofp(n, DOUBLE))
+            so_many = builder.fadd(builder.load(nonzeros), builder.uitofp(n, DOUBLE))
+            builder.store(so_many, nonzeros)
 
     @intrinsic
     def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]

@@ -255,10 +255,6 @@ class Call:
         array = self._context.make_array(kind)(self._context, self.builder, value)
         return array.data
 
-    def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
-        slot = self.builder.gep(totals, [ir.Constant(WORD, position)])
-        self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
-
 
 def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Value]:
     def codegen(
