@@ -247,8 +247,7 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        out = passes[0].out
-        if not self._runs_on(out) or not any(one.out.numel() for one in passes):
+        if not any(one.out.numel() for one in passes):
             return super().begin(passes)
         numbers = [  # compute these before the passes, which may overwrite their inputs
             number
@@ -270,7 +269,7 @@ class TritonKernels(TorchKernels):
         together: dict[Kind, list[Sum]] = {}
         for out, parts, factor in sums:
             tensor = tensor_of(out)
-            if any(part.count for part in parts) and self._runs_on(tensor):
+            if any(part.count for part in parts):
                 kind = tensor.device, tensor.dtype
                 together.setdefault(kind, []).append(Sum(tensor, parts, factor))
             else:
@@ -284,10 +283,6 @@ class TritonKernels(TorchKernels):
                 self.restore(vector, entries)
         for kind, each in together.items():
             assemble(each, beside[kind], self._block)
-
-    @staticmethod
-    def _runs_on(x: torch.Tensor) -> bool:
-        return IS_INTERPRETED or x.device.type != "cpu"
 
 
 def _asked(aim: Aim | None) -> tuple[str, ...]:
