@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import INDEX_LIMIT, Selection
-
-Self = TypeVar("Self", bound="Codec")
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,6 @@ class Codec:
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self, density: float) -> Codec:
         """Return this codec for another density; itself if it does not depend on the density."""
         return self

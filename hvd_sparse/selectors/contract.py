@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
 from hvd_sparse.selectors._aim import Band, Cut, Miss, aim_below, steer
 from hvd_sparse.types import Memo, Selection, TensorSpec
-
-Self = TypeVar("Self", bound="Selector")
-DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 class Found(NamedTuple):
@@ -223,7 +220,7 @@ class Selector:
         read from ``accumulated``."""
         raise NotImplementedError
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self, density: float) -> Selector:
         """Return this selector with another density, or itself if it has no density."""
         return self
 
@@ -254,7 +251,7 @@ class DensitySelector(Selector):
         """Return k, the number of entries to send of a tensor of ``numel`` entries."""
         return count_from_density(numel, self.share)
 
-    def at_density(self: DensitySelf, density: float) -> DensitySelf:
+    def at_density(self, density: float) -> DensitySelector:
         return self if density == self.density else dataclasses.replace(self, density=density)
 
 
