@@ -68,9 +68,10 @@ class MomentumCorrection(MomentumMemory):
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState(VelocityState[MomentumCorrection]):
+class MomentumCorrectionState(VelocityState):
     """The velocities u and w and the residual v of one tensor (see ``MomentumCorrection``)."""
 
+    _options: MomentumCorrection
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
         "residual": "residual",

@@ -88,7 +88,7 @@ class MomentumFeedback(MomentumMemory):
         return MomentumFeedbackState(spec, self, rollback)
 
 
-class MomentumFeedbackState(VelocityState[MomentumFeedback]):
+class MomentumFeedbackState(VelocityState):
     """The residual v of one tensor, and its velocity u if m > 0 (see ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}
