@@ -13,7 +13,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import Direction
+from hvd_sparse.kernels.optimizers import Direction, operands
 from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
@@ -53,8 +53,7 @@ class NotedPasses:
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        vectors = () if direction is None else direction.vectors
-        numbers = () if direction is None else direction.numbers(out.dtype)
+        vectors, numbers = operands(direction, out.dtype)
         move = len(vectors) + len(numbers)
         self.noted = move, (gradient, residual, out, *vectors), numbers
         return UNKNOWN

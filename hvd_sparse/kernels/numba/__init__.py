@@ -18,7 +18,7 @@ from hvd_sparse.kernels.numba import fused, lists, scans
 from hvd_sparse.kernels.numba.packing import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.vectors import SPARE
-from hvd_sparse.kernels.optimizers import Direction, Momentum
+from hvd_sparse.kernels.optimizers import Direction, Momentum, operands
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
@@ -208,7 +208,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
 
 def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
-    return () if direction is None else (*direction.vectors, *direction.numbers(dtype))
+    vectors, numbers = operands(direction, dtype)
+    return *vectors, *numbers
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:

@@ -197,8 +197,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
-    vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
-    mean, square, out_mean, out_square = vectors
+    mean, square, out_mean, out_square = map(tensor_of, direction[:4])
     factors = (float(factor) for factor in direction.step.factors(numpy_dtype(gradient)))
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
     # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
@@ -206,7 +205,7 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
     torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
     first, second = out_mean * unbias1, out_square * unbias2
     average = (second * own).add_(torch.minimum(first * first, second).mul_(others))
-    top = first if is_of_mean else gradient
+    top = first if direction.step.is_of_mean else gradient
     out = top / _root(average).add_(epsilon)
     return out.add_(average.mul_(0.0)).mul_(scale)
 
