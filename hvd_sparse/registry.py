@@ -10,25 +10,28 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 from hvd_sparse.checks import hint_of
 from hvd_sparse.errors import InvalidOption, UnknownName
 
 PartType = TypeVar("PartType", bound=type)
-Part = TypeVar("Part")
 
 
-class Registry(Generic[Part]):
-    """The classes of one kind of part, by id: frozen dataclasses whose fields are the options."""
+class Registry:
+    """The classes of one kind of part, by id: frozen dataclasses whose fields are the options.
+    Their base classes are in higher layers, so callers of ``resolve`` annotate the part's type."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a decorator that registers a class. It raises InvalidOption for an id in use."""
+        """Return a decorator that registers a class. It raises InvalidOption for an id in use. It
+        sets the attributes ``id`` and ``paper``: the key of an entry in ``papers.bib``, which the
+        docstring gives as "Paper: key", or None."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -37,6 +40,9 @@ class Registry(Generic[Part]):
                     "give one of them another id"
                 )
             cls.id = id  # type: ignore[attr-defined]
+            cited = re.search(r"^ *Paper: (\w+)", cls.__doc__ or "", re.MULTILINE)
+            paper = cited[1] if cited else getattr(cls, "paper", None)
+            cls.paper = paper  # type: ignore[attr-defined]
             self._classes[id] = cls
             return cls
 
@@ -48,7 +54,7 @@ class Registry(Generic[Part]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids())
 
-    def get(self, id: str) -> type[Part]:
+    def get(self, id: str) -> Any:
         """Return the class that is registered under an id. Raises UnknownName if there is none; the
         message names the most similar id and lists all ids."""
         try:
@@ -59,7 +65,7 @@ class Registry(Generic[Part]):
                 f"{', '.join(self.ids())}"
             ) from None
 
-    def create(self, id: str, **options: object) -> Part:
+    def create(self, id: str, **options: object) -> Any:
         """Create a part from its id and its options.
 
         Raises
@@ -68,7 +74,7 @@ class Registry(Generic[Part]):
         InvalidOption : an option is unknown or missing (the message lists the part's options), or
             its value is invalid
         """
-        cls = cast(type, self.get(id))  # a dataclass, which the type does not express
+        cls = self.get(id)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
         wrong = [f"unknown option {name!r}" for name in sorted(set(options) - set(fields))]
         wrong += [
@@ -81,9 +87,9 @@ class Registry(Generic[Part]):
                 f"{self.kind} {id!r}: {', '.join(wrong)}; its options: "
                 f"{', '.join(fields) or 'none'}"
             )
-        return cast(Part, cls(**options))
+        return cls(**options)
 
-    def resolve(self, part: object) -> Part:
+    def resolve(self, part: object) -> Any:
         """Return a part from an id, a mapping ``{"id": ..., option: value}``, or the part itself.
 
         Raises
@@ -102,7 +108,7 @@ class Registry(Generic[Part]):
             options = dict(part)
             return self.create(options.pop("id"), **options)
         if type(part) in self._classes.values():
-            return cast(Part, part)
+            return part
         raise UnknownName(
             f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
             "'id', or an object of such a class"
@@ -127,14 +133,12 @@ def import_siblings(package: str, path: list[str]) -> None:
             importlib.import_module(f"{package}.{module.name}")
 
 
-# The base classes of parts are in higher layers, which this module cannot import. So the registries
-# have no type parameter here, and callers of ``resolve`` annotate the part's type.
-SELECTORS: Registry = Registry("selector")
-MEMORIES: Registry = Registry("memory")
-CODECS: Registry = Registry("codec")
-EXCHANGES: Registry = Registry("exchange")
-SCHEDULES: Registry = Registry("schedule")
-ENGINES: Registry = Registry("engine")
-WRITERS: Registry = Registry("telemetry writer")
+SELECTORS = Registry("selector")
+MEMORIES = Registry("memory")
+CODECS = Registry("codec")
+EXCHANGES = Registry("exchange")
+SCHEDULES = Registry("schedule")
+ENGINES = Registry("engine")
+WRITERS = Registry("telemetry writer")
 
-ALL: tuple[Registry, ...] = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES, WRITERS)
+ALL = (SELECTORS, MEMORIES, CODECS, EXCHANGES, SCHEDULES, ENGINES, WRITERS)

@@ -257,11 +257,11 @@ class ValuedCodec(Codec):
         check_format(self.values, type(self).__name__, self.formats)
 
     @property
-    def is_exact(self) -> bool:
+    def is_exact(self) -> bool:  # type: ignore[override]
         return self.values == "float32"
 
     @property
-    def sends_zeros(self) -> bool:
+    def sends_zeros(self) -> bool:  # type: ignore[override]
         return self.values != "int2"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -61,7 +61,7 @@ class Auto(Codec):
             object.__setattr__(self, "density", check_density(self.density, "density of Auto"))
 
     @property
-    def is_exact(self) -> bool:
+    def is_exact(self) -> bool:  # type: ignore[override]
         return self.values == "float32"
 
     def at_density(self, density: float) -> Auto:

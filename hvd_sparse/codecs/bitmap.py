@@ -25,7 +25,6 @@ class Bitmap(ValuedCodec):
     Paper: xu2021deepreduce.
     """
 
-    paper = "xu2021deepreduce"
     number = 5
     needs_host = ""
 

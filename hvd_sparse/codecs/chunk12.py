@@ -34,7 +34,6 @@ class Chunk12(ValuedCodec):
 
     values: str = "int2"
 
-    paper = "sarfi2025sparseloco"
     number = 13
     formats = ALL_FORMATS
     needs_host = ""

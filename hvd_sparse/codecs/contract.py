@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,8 +11,6 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import INDEX_LIMIT, Selection
-
-Self = TypeVar("Self", bound="Codec")
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,6 @@ class Codec:
 
     Attributes
     ----------
-    paper : citation key, or None
     number : number that identifies the codec in frames, and never changes; None for a codec that
         writes frames of other codecs. 12 is reserved for a removed codec
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
@@ -40,21 +37,14 @@ class Codec:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     number: ClassVar[int | None]
+    is_exact: ClassVar[bool] = True
+    sends_zeros: ClassVar[bool] = True
     row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
     numel_limit: ClassVar[int] = INDEX_LIMIT
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def is_exact(self) -> bool:
-        return True
-
-    @property
-    def sends_zeros(self) -> bool:
-        return True
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         """Encode a selection as one frame, uint8 [bytes].
@@ -102,6 +92,6 @@ class Codec:
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self, density: float) -> Codec:
         """Return this codec for another density; itself if it does not depend on the density."""
         return self

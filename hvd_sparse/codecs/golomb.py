@@ -30,7 +30,6 @@ class Golomb(ValuedCodec):
 
     values: str = "bfloat16"
 
-    paper = "golomb1966run"
     number = 3
     has_fixed_size = False
     formats = ALL_FORMATS

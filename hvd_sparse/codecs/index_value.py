@@ -32,7 +32,6 @@ class IndexValue(Codec):
     Paper: aji2017sparse.
     """
 
-    paper = "aji2017sparse"
     number = 1
     row_body = PLAIN
     needs_host = ""

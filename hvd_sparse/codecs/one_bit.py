@@ -33,7 +33,6 @@ class OneBit(SignCodec):
     Paper: karimireddy2019error.
     """
 
-    paper = "karimireddy2019error"
     number = 10
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 

@@ -28,7 +28,6 @@ class OneSign(SignCodec):
     Paper: sattler2019sbc.
     """
 
-    paper = "sattler2019sbc"
     number = 14
     has_fixed_size = False
     needs_host = "works only with selectors that read the vector as an array on the host"

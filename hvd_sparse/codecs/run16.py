@@ -36,7 +36,6 @@ class Run16(Codec):
     Paper: lin2018dgc.
     """
 
-    paper = "lin2018dgc"
     number = 4
     has_fixed_size = False
     needs_host = ""

@@ -26,7 +26,6 @@ class SignIndex(SignCodec):
     Paper: strom2015scalable.
     """
 
-    paper = "strom2015scalable"
     number = 7
     numel_limit = 2**31 + 1
     needs_host = ""

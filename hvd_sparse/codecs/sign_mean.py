@@ -27,7 +27,6 @@ class SignMean(SignCodec):
     Paper: sattler2019stc.
     """
 
-    paper = "sattler2019stc"
     number = 8
     row_body = SIGNS
     has_fixed_size = False

@@ -29,7 +29,6 @@ class Ternary(SignCodec):
     as long as a word can address, instead of 50 or 500 entries, so that there are fewer counts.
     """
 
-    paper = "chen2018adacomp"
     number = 9
     needs_host = "works only with selectors that read the vector as an array on the host"
 

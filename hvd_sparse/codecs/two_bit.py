@@ -25,7 +25,6 @@ class TwoBit(SignCodec):
     Paper: wen2017terngrad.
     """
 
-    paper = "wen2017terngrad"
     number = 11
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 

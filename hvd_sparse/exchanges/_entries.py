@@ -60,13 +60,8 @@ def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -
 
 def write_indices(selection: Selection) -> np.ndarray:
     dtype = selection.values.dtype.newbyteorder("<")
-    return write_frame(
-        INDICES,
-        dtype,
-        selection.numel,
-        selection.count,
-        [selection.indices.astype("<u4", copy=False)],
-    )
+    indices = selection.indices.astype("<u4", copy=False)
+    return write_frame(INDICES, dtype, selection.numel, selection.count, [indices])
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:

@@ -23,7 +23,6 @@ class AllGatherExchange(Exchange):
     Paper: aji2017sparse.
     """
 
-    paper: ClassVar[str | None] = "aji2017sparse"
     is_one_allgather: ClassVar[bool] = True
     needs_host: ClassVar[str] = ""
 

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_whole
 from hvd_sparse.collectives.contract import Placement, in_nodes_of
-from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.exchanges.contract import Conversation, Exchange
+from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.registry import EXCHANGES
 
 
@@ -65,8 +63,3 @@ class Auto(Exchange):
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return math.inf  # another exchange takes its place before the first step
-
-    def run(self, context: ExchangeContext) -> Conversation:
-        raise InvalidOption(
-            "exchange auto has not chosen an exchange yet: call Step.place before the first step"
-        )

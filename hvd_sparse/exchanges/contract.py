@@ -32,7 +32,6 @@ class Exchange:
 
     Attributes
     ----------
-    paper : key of the paper in ``papers.bib``, or None
     conserves : no entry is lost: the applied entries and the residuals of all ranks add up to the
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
@@ -44,13 +43,12 @@ class Exchange:
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's frames
-    selects_everywhere : every rank selects from its own gradient; if False, ``selects_on`` decides
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the exchange; empty if the copy is not needed
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
+    conserves: ClassVar[bool] = True
     settles_later: ClassVar[bool] = False
     sums_first: ClassVar[bool] = False
     shares_indices: ClassVar[bool] = False
@@ -58,12 +56,7 @@ class Exchange:
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
-    selects_everywhere: ClassVar[bool] = True
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def conserves(self) -> bool:
-        return True
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         """Return the kinds of the requests that ``run`` yields, in order: "allgather", "alltoall"

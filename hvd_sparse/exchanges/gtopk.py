@@ -49,7 +49,6 @@ class GTopK(Exchange):
 
     conserving: bool = True
 
-    paper: ClassVar[str | None] = "shi2019gtopk"
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
@@ -59,7 +58,7 @@ class GTopK(Exchange):
         check_truth(self.conserving, "conserving of GTopK")
 
     @property
-    def conserves(self) -> bool:
+    def conserves(self) -> bool:  # type: ignore[override]
         return self.conserving
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, TypedDict, cast
 
@@ -64,7 +63,6 @@ class OkTopK(Exchange):
     slack: float = 2.0
     least_entries: int = 4
 
-    paper: ClassVar[str | None] = "li2022oktopk"
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
@@ -185,19 +183,17 @@ class _Plan:
         numel, position = self._member.spec.numel, self._member.position
         if any(position not in messages[owner].frames for owner in self._owners):
             return BEYOND_RANGE
-        applied = join(list(self._regions(messages)), numel, self._member.spec.accumulator)
+        parts = []
+        for owner in self._owners:  # in the order of their regions
+            region, frame = self.region(owner), messages[owner].frame(position)
+            entries = self._member.decode(frame, region.stop - region.start, self._kernels)
+            parts.append((region, entries))
+        applied = join(parts, numel, self._member.spec.accumulator)
         if self.is_exact_step:  # the owners may have sent more than k in total
             applied = largest_of(applied, self._member.count, self._kernels)
         left = restrict(self._member.selection, applied.indices)
         returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
         return Arrival(((slice(0, numel), applied),), left, returned, self._memo(applied))
-
-    def _regions(self, messages: list[Message]) -> Iterator[tuple[slice, Selection]]:
-        position = self._member.position
-        for owner in sorted(self._owners, key=lambda rank: self._owners[rank]):
-            region = self.region(owner)
-            frame = messages[owner].frame(position)
-            yield region, self._member.decode(frame, region.stop - region.start, self._kernels)
 
     def _memo(self, applied: Selection) -> _Agreed | None:
         if not applied.count:

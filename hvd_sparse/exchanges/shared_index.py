@@ -47,10 +47,8 @@ class SharedIndex(Exchange):
     Paper: chen2020scalecom.
     """
 
-    paper: ClassVar[str | None] = "chen2020scalecom"
     settles_later: ClassVar[bool] = True
     shares_indices: ClassVar[bool] = True
-    selects_everywhere: ClassVar[bool] = False
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
@@ -116,11 +114,9 @@ def _mark(context: ExchangeContext) -> int:
 
 
 def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
-    if (
-        not context.is_lost
-        and context.members
-        and summed[-1] != context.world_size * _mark(context)
-    ):
+    if context.is_lost or not context.members:
+        return
+    if summed[-1] != context.world_size * _mark(context):
         raise RankMismatch(
             f"bucket {context.bucket}: the allreduce of step {context.step} over "
             f"{context.world_size} ranks has parts of another step or of a failed rank: look for "

@@ -5,7 +5,7 @@ follow these rules, so that they give equal results:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
 * Of equal magnitudes, the lower index is taken first. Indices are uint32, ascending and unique.
-* Exact zeros and NaN are never taken, except by ``take_indices``.
+* Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
 * A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
@@ -86,9 +86,6 @@ class Brought(NamedTuple):
     tail: Tail | None = None
 
 
-NOTHING = Brought()
-
-
 class Taking(NamedTuple):
     """The result of ``accumulate_and_take``.
 
@@ -98,7 +95,7 @@ class Taking(NamedTuple):
 
     nonfinite: int
     taken: Selection | None
-    brought: Brought = NOTHING
+    brought: Brought = Brought()
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
@@ -112,12 +109,14 @@ Zeros = Callable[[int, DTypeLike], np.ndarray]
 class Kernels(Packers):
     """The kernels in numpy. All vectors are 1-D, C-contiguous, and float32 or float64."""
 
+    most_in_row: float = 0
+    """Largest number of entries of a tensor for ``send_rows`` and ``sum_rows``, because for longer
+    tensors separate calls with several threads are faster; 0 if the engine does not have them."""
+
     def moments(self, x: np.ndarray) -> Moments:
-        if x.size == 0:
-            return Moments(0.0, 0.0, 0, 0)
         magnitudes = np.abs(x)
-        abs_sum = float(magnitudes.sum(dtype=np.float64))
-        return Moments(abs_sum, float(magnitudes.max()), int(np.count_nonzero(x)), x.size)
+        abs_sum, abs_max = float(magnitudes.sum(dtype=np.float64)), float(magnitudes.max(initial=0))
+        return Moments(abs_sum, abs_max, int(np.count_nonzero(x)), x.size)
 
     def mean_and_std(self, x: np.ndarray) -> tuple[float, float]:
         """Return the mean and the standard deviation (divisor n - 1) of the entries, in float64."""
@@ -159,10 +158,6 @@ class Kernels(Packers):
         with np.errstate(over="ignore"):  # the largest magnitudes may overflow
             return sums.astype(x.dtype)
 
-    def sample_magnitudes(self, x: np.ndarray, start: int, stride: int) -> np.ndarray:
-        magnitudes: np.ndarray = np.abs(x[start::stride])
-        return magnitudes
-
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         with np.errstate(over="ignore"):  # infinite if too large for the dtype
             rounded = x.dtype.type(threshold)
@@ -192,16 +187,12 @@ class Kernels(Packers):
             return Selection.empty(x.size, x.dtype)
         return _take(x, _largest(x, min(count, x.size)))
 
-    def take_indices(self, x: np.ndarray, indices: np.ndarray) -> Selection:
-        """Return the entries at the given ascending indices, zeros included."""
-        return Selection(indices, x[indices], x.size)
-
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
         """Return the largest |accumulated| of each bin, and the non-zero entries of ``accumulated``
         at which |accumulated + gradient| is at least the largest |accumulated| of their bin. A bin
-        has ``length`` entries; the last bin may have fewer."""
+        has ``length`` entries; the last bin may have fewer. The vectors are on the host."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -293,7 +284,7 @@ class Kernels(Packers):
         out[selection.indices] = selection.values
 
     def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        residual[indices] = 0
+        residual[indices] = 0.0
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Add the values at these indices, which must be unique."""
@@ -327,6 +318,38 @@ class Kernels(Packers):
             self.restore(vector, selection)
         for out, parts, factor in sums:
             self.assemble(out, parts, factor)
+
+    def send_rows(
+        self,
+        rows: np.ndarray,
+        first: int,
+        head: int,
+        frames: np.ndarray,
+        lists: np.ndarray,
+        body: int,
+        dtype: np.dtype,
+    ) -> tuple[int, np.ndarray, np.ndarray]:
+        """Add the gradients, take entries and encode them as frames, row by row, up to the first
+        row that is left to the pipeline. Return that row's number (the number of rows if none is
+        left), and the indices and values of the entries that were taken from that row's vector.
+
+        rows : table of ``kernels.rows.SENT``, read and written
+        first : number of the row to begin with
+        head : the first 8 bytes of every frame, as an integer
+        frames : uint8, aligned to 8 bytes; the frames are written here
+        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
+            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        body : ``kernels.rows.PLAIN`` or ``SIGNS``
+        """
+        raise NotImplementedError
+
+    def sum_rows(
+        self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
+    ) -> None:
+        """Check each row's frames, and write ``factor`` times the sum of their entries, added in
+        the order of the frames, to the row's ``out``. ``rows`` is a table of ``ARRIVED``,
+        ``frames`` one of ``FRAME``; the other arguments are as in ``send_rows``."""
+        raise NotImplementedError
 
 
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:

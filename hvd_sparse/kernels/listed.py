@@ -15,9 +15,9 @@ Kernel = Callable[..., object]
 class ListedKernels:
     """An engine's kernels for one vector, from which all entries that reach the aim's threshold
     were taken. ``taken`` lists these entries, and the vector has +0.0 in their place. If the list
-    determines the result, a kernel reads only the list. Otherwise the entries are first written
-    back (``is_whole`` is then True), and the engine's kernel reads the vector. ``brought`` has
-    statistics that the pass already computed."""
+    determines the result of ``count_to`` or ``take_at_most``, they read only the list. Otherwise
+    the entries are first written back (``is_whole`` is then True), and the engine's kernel reads
+    the vector. ``brought`` has statistics that the pass already computed."""
 
     def __init__(
         self, kernels: Kernels, vector: np.ndarray, taken: Selection, aim: Aim, brought: Brought
@@ -54,50 +54,29 @@ class ListedKernels:
             rounded: np.floating = self._vector.dtype.type(threshold)
         return rounded
 
-    def _look_at(self, x: np.ndarray) -> np.ndarray:
-        if x is self._vector:
-            self.make_whole()
-        return x
-
-    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        if not self.tells(x, threshold):
-            return self._kernels.count_at_least(self._look_at(x), threshold)
-        return self._kernels.count_at_least(self.taken.values, threshold)
-
     def count_to(self, x: np.ndarray, threshold: float, most: int) -> int:
-        if x is self._vector and self.taken.count > most and not self.tells(x, threshold):
-            return self.taken.count  # the list's entries reach this lower threshold, too
-        return self.count_at_least(x, threshold)
-
-    def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        if not self.tells(x, threshold):
-            return self._kernels.take_at_least(self._look_at(x), threshold)
-        kept = self._kernels.take_at_least(self.taken.values, threshold)
-        return Selection(self.taken.indices[kept.indices], kept.values, x.size)
-
-    def count_and_take(
-        self, x: np.ndarray, threshold: float, capacity: int
-    ) -> tuple[int, Selection | None]:
-        if not self.tells(x, threshold):
-            return self._kernels.count_and_take(self._look_at(x), threshold, capacity)
-        taken = self.take_at_least(x, threshold)
-        return taken.count, taken if taken.count <= capacity else None
+        if self.tells(x, threshold):
+            return self._kernels.count_at_least(self.taken.values, threshold)
+        if x is self._vector:
+            if self.taken.count > most:
+                return self.taken.count  # the list's entries reach this lower threshold, too
+            self.make_whole()
+        return self._kernels.count_at_least(x, threshold)
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
+        taken = self.taken
         if self.tells(x, threshold):
-            taken = self.take_at_least(x, threshold)
-        elif x is self._vector and self.taken.count > most:
-            taken = self.taken  # the ``most`` largest entries are in the list
-        else:
-            return self._kernels.take_at_most(self._look_at(x), threshold, most)
+            kept = self._kernels.take_at_least(taken.values, threshold)
+            taken = Selection(taken.indices[kept.indices], kept.values, x.size)
+        elif x is not self._vector:
+            return self._kernels.take_at_most(x, threshold, most)
+        elif taken.count <= most:
+            self.make_whole()
+            return self._kernels.take_at_most(x, threshold, most)
         if taken.count <= most:
             return taken.count, taken
+        # The ``most`` largest entries are in the list.
         return taken.count, self._kernels.trim(taken, most, None)[0]
-
-    def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        if x is not self._vector or self.taken.count < count:
-            return self._kernels.take_largest(self._look_at(x), count)
-        return self._kernels.trim(self.taken, count, None)[0]
 
 
 def count_to(x: np.ndarray, threshold: float, most: int, kernels: Kernels) -> int:

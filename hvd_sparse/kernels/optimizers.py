@@ -56,13 +56,6 @@ class Decay(NamedTuple):
     parameter: np.ndarray
     decay: float
 
-    @property
-    def vectors(self) -> tuple[np.ndarray, ...]:
-        return self[:1]
-
-    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
-        return (dtype.type(self.decay),)
-
 
 class Momentum(NamedTuple):
     """The direction of SGD with momentum, and the velocity before and after the step.
@@ -75,13 +68,6 @@ class Momentum(NamedTuple):
     out_velocity: np.ndarray
     momentum: float
     is_nesterov: bool = False
-
-    @property
-    def vectors(self) -> tuple[np.ndarray, ...]:
-        return self[:2]
-
-    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
-        return dtype.type(self.momentum), self.is_nesterov
 
 
 class Adam(NamedTuple):
@@ -103,15 +89,21 @@ class Adam(NamedTuple):
     out_square: np.ndarray
     step: AdamStep
 
-    @property
-    def vectors(self) -> tuple[np.ndarray, ...]:
-        return self[:4]
-
-    def numbers(self, dtype: np.dtype) -> tuple[float | np.floating, ...]:
-        return *self.step.factors(dtype), self.step.is_of_mean
-
 
 Direction = Union[Decay, Momentum, Adam]
+
+
+def operands(
+    direction: Direction | None, dtype: np.dtype
+) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
+    """Return a direction's vectors, and its numbers, rounded to the dtype; nothing for None."""
+    if direction is None:
+        return (), ()
+    if isinstance(direction, Decay):
+        return direction[:1], (dtype.type(direction.decay),)
+    if isinstance(direction, Momentum):
+        return direction[:2], (dtype.type(direction.momentum), direction.is_nesterov)
+    return direction[:4], (*direction.step.factors(dtype), direction.step.is_of_mean)
 
 
 class NewtonSchulz(NamedTuple):

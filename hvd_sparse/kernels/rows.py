@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 from ctypes import addressof, c_char
-from typing import Protocol, cast
 
 import numpy as np
-
-from hvd_sparse.kernels.contract import Kernels
 
 LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's previous threshold."""
@@ -80,59 +76,12 @@ FRAME = np.dtype([("at", "u8"), ("nbytes", "i8")])
 """A received frame: its address and length."""
 
 
-class RowKernels(Protocol):
-    """Kernels of an engine that process many rows in one call.
-
-    most_in_row : largest number of entries of a row; for longer tensors, separate calls with
-        several threads are faster
-    """
-
-    @property
-    def most_in_row(self) -> float: ...
-
-    def send_rows(
-        self,
-        rows: np.ndarray,
-        first: int,
-        head: int,
-        frames: np.ndarray,
-        lists: np.ndarray,
-        body: int,
-        dtype: np.dtype,
-    ) -> tuple[int, np.ndarray, np.ndarray]:
-        """Add the gradients, take entries and encode them as frames, row by row, up to the first
-        row that is left to the pipeline. Return that row's number (the number of rows if none is
-        left), and the indices and values of the entries that were taken from that row's vector.
-
-        rows : table of ``SENT``, read and written
-        first : number of the row to begin with
-        head : the first 8 bytes of every frame, as an integer
-        frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
-            that they have in a plain frame; the array ``frames`` itself if the body is plain
-        body : ``PLAIN`` or ``SIGNS``
-        """
-
-    def sum_rows(
-        self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
-    ) -> None:
-        """Check each row's frames, and write ``factor`` times the sum of their entries, added in
-        the order of the frames, to the row's ``out``. ``rows`` is a table of ``ARRIVED``,
-        ``frames`` one of ``FRAME``; the other arguments are as in ``send_rows``."""
-
-
 def address(x: np.ndarray) -> int:
     """Return the address of a contiguous array."""
     try:  # several times as fast as numpy's attributes
         return addressof(c_char.from_buffer(x.data))
     except (TypeError, ValueError):  # read-only or empty
         return int(x.__array_interface__["data"][0])
-
-
-def rows_of(kernels: Kernels) -> RowKernels | None:
-    """Return the engine's ``RowKernels``; None if it has none, or the machine is big-endian."""
-    has_rows = hasattr(kernels, "send_rows") and sys.byteorder == "little"
-    return cast(RowKernels, kernels) if has_rows else None
 
 
 def steered(margin: float, found: int, needed: int) -> float:

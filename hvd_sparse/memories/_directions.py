@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class DirectionMemory(Memory):
     finishes: ClassVar[bool] = True
 
     @property
-    def needs_host(self) -> str:
+    def needs_host(self) -> str:  # type: ignore[override]
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
@@ -45,9 +45,6 @@ class DirectionMemory(Memory):
             raise InvalidOption(f"weight_decay of {owner} is {decay!r}: give a number, 0 or more")
         if self.clip_norm is not None:
             check_number(self.clip_norm, f"clip_norm of {owner}", 0)
-
-
-Options = TypeVar("Options", bound=DirectionMemory)
 
 
 def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
@@ -95,7 +92,7 @@ class Moments(NamedTuple):
     ranks: int
 
 
-class DirectionState(ResidualState, Generic[Options]):
+class DirectionState(ResidualState):
     """The residual of one tensor, which accumulates the optimizer's directions for this rank's
     gradients.
 
@@ -107,12 +104,13 @@ class DirectionState(ResidualState, Generic[Options]):
     step at rate 0 sends nothing, adds nothing and keeps the residual.
     """
 
+    _options: DirectionMemory
     _vectors: ClassVar[dict[str, str]]
     """For each array in a checkpoint, the name of the attribute that holds it."""
     _switches: ClassVar[dict[str, Any]] = {}
     """Settings of the optimizer that the memory has no options for, and their defaults."""
 
-    def __init__(self, spec: TensorSpec, options: Options, rollback: bool) -> None:
+    def __init__(self, spec: TensorSpec, options: DirectionMemory, rollback: bool) -> None:
         super().__init__(spec, rollback)
         self.rate = 1.0
         self._options = options
@@ -294,15 +292,13 @@ class MomentumMemory(DirectionMemory):
         check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
 
 
-MomentumOptions = TypeVar("MomentumOptions", bound=MomentumMemory)
-
-
-class VelocityState(DirectionState[MomentumOptions]):
+class VelocityState(DirectionState):
     """The residual of one tensor, which accumulates the directions of SGD with momentum. As in
     torch, the velocity does not change while the momentum is 0. While the momentum is 0 or the
     velocity is not allocated, the gradient itself is accumulated."""
 
     velocity: DoubleBuffer
+    _options: MomentumMemory
     _switches: ClassVar[dict[str, Any]] = {"dampening": 0.0}
     _undamped_at = 0
     """Number of the tensor's step whose gradient starts the velocity, and is therefore not

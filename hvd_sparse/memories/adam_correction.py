@@ -79,8 +79,6 @@ class AdamCorrection(DirectionMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = "kingma2015adam"
-
     def __post_init__(self) -> None:
         self._check("beta1", "beta2")
         check_number(self.epsilon, "epsilon of AdamCorrection", 0)
@@ -89,7 +87,7 @@ class AdamCorrection(DirectionMemory):
         return AdamCorrectionState(spec, self, rollback)
 
 
-class AdamCorrectionState(DirectionState[AdamCorrection]):
+class AdamCorrectionState(DirectionState):
     """The mean m, the second moment s and the residual v of one tensor (see ``AdamCorrection``).
 
     begun : number of the tensor's step at which m and s started; negative if the optimizer had made
@@ -97,6 +95,7 @@ class AdamCorrectionState(DirectionState[AdamCorrection]):
     largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 
+    _options: AdamCorrection
     _vectors: ClassVar[dict[str, str]] = {
         name: name for name in ("mean", "square", "largest", "residual")
     }

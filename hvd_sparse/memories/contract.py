@@ -133,7 +133,6 @@ class Memory:
 
     Attributes
     ----------
-    paper : key of the paper in ``papers.bib``, or None
     conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
@@ -144,19 +143,12 @@ class Memory:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
+    conserves: ClassVar[bool] = True
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
     counts_votes: ClassVar[bool] = False
-
-    @property
-    def conserves(self) -> bool:
-        return True
-
-    @property
-    def needs_host(self) -> str:
-        return ""
+    needs_host: ClassVar[str] = ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step. With ``rollback``, a second buffer

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -52,17 +51,15 @@ class ErrorFeedback(Memory):
 
     residual: str = "float32"
 
-    paper: ClassVar[str | None] = "stich2018sparsified"
-
     def __post_init__(self) -> None:
         check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))
 
     @property
-    def conserves(self) -> bool:
+    def conserves(self) -> bool:  # type: ignore[override]
         return self.residual == "float32"
 
     @property
-    def needs_host(self) -> str:
+    def needs_host(self) -> str:  # type: ignore[override]
         return "" if self.conserves else f"with residual {self.residual!r} rounds on the host"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -41,15 +40,14 @@ class LowPass(Memory):
 
     beta: float
 
-    paper: ClassVar[str | None] = "chen2020scalecom"
-    needs_host = "adds up vectors on the host"  # type: ignore[assignment]
+    needs_host = "adds up vectors on the host"
 
     def __post_init__(self) -> None:
         if not is_number(self.beta) or not 0 < self.beta <= 1:
             raise InvalidOption(f"beta of LowPass is {self.beta!r}: give a number in (0, 1]")
 
     @property
-    def conserves(self) -> bool:
+    def conserves(self) -> bool:  # type: ignore[override]
         return self.beta == 1
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> LowPassState:

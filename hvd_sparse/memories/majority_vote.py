@@ -28,13 +28,12 @@ class MajorityVote(Memory):
     has a server for this; a tie gives 0, while the paper excludes ties by an odd number of workers.
     """
 
-    paper: ClassVar[str | None] = "bernstein2019majority"
     keeps_rounding: ClassVar[bool] = False
     adds_gradient: ClassVar[bool] = False
     finishes: ClassVar[bool] = True
     counts_votes: ClassVar[bool] = True
-    conserves = False  # type: ignore[assignment]
-    needs_host = "adds up vectors on the host"  # type: ignore[assignment]
+    conserves: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "adds up vectors on the host"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MajorityVoteState:
         return MajorityVoteState()

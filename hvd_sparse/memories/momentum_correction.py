@@ -60,8 +60,6 @@ class MomentumCorrection(MomentumMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = "lin2018dgc"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_truth(self.masking, "masking of MomentumCorrection")
@@ -70,9 +68,10 @@ class MomentumCorrection(MomentumMemory):
         return MomentumCorrectionState(spec, self, rollback)
 
 
-class MomentumCorrectionState(VelocityState[MomentumCorrection]):
+class MomentumCorrectionState(VelocityState):
     """The velocities u and w and the residual v of one tensor (see ``MomentumCorrection``)."""
 
+    _options: MomentumCorrection
     _vectors: ClassVar[dict[str, str]] = {
         "momentum": "velocity",
         "residual": "residual",

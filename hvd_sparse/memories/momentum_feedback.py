@@ -85,13 +85,11 @@ class MomentumFeedback(MomentumMemory):
     weight_decay: float = 0.0
     clip_norm: float | None = None
 
-    paper: ClassVar[str | None] = None
-
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
         return MomentumFeedbackState(spec, self, rollback)
 
 
-class MomentumFeedbackState(VelocityState[MomentumFeedback]):
+class MomentumFeedbackState(VelocityState):
     """The residual v of one tensor, and its velocity u if m > 0 (see ``MomentumFeedback``)."""
 
     _vectors: ClassVar[dict[str, str]] = {"momentum": "velocity", "residual": "residual"}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -71,8 +71,6 @@ class MuonCorrection(AdamCorrection):
     ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
     ns_epsilon: float = 1e-7
     scale: float | None = None
-
-    paper: ClassVar[str | None] = "jordan2024muon"
 
     def __post_init__(self) -> None:
         super().__post_init__()

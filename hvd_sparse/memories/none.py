@@ -23,8 +23,8 @@ class NoMemory(Memory):
     """
 
     keeps_rounding: ClassVar[bool] = False
-    conserves = False  # type: ignore[assignment]
-    needs_host = "selects from the gradient itself, which the result overwrites"  # type: ignore[assignment]
+    conserves: ClassVar[bool] = False
+    needs_host: ClassVar[str] = "selects from the gradient itself, which the result overwrites"
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> NoMemoryState:
         return NoMemoryState()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from hvd_sparse.density_rule import Density, check_rule, number_of
-
-Self = TypeVar("Self", bound="Schedule")
 
 LONG_RUN = 10**9
 """Number of a step that comes after any warm-up."""
@@ -21,13 +19,12 @@ class Schedule:
     tensor's step depends on the number of steps that the tensor has completed."""
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
 
     def density(self, step: int) -> float:
         """Return the density of a tensor's step, in (0, 1]. The first step is 0."""
         raise NotImplementedError
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self, density: float) -> Schedule:
         """Return this schedule with ``density``, in (0, 1], as its final or mean density."""
         raise NotImplementedError
 
@@ -53,5 +50,5 @@ class ValuedSchedule(Schedule):
         """``value`` as a number. Raises InvalidOption if it is a rule."""
         return number_of(self.value, type(self).__name__)
 
-    def at_density(self: Self, density: float) -> Self:
-        return replace(self, value=density)  # type: ignore[type-var, misc]
+    def at_density(self, density: float) -> ValuedSchedule:
+        return replace(self, value=density)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from hvd_sparse.checks import check_whole
 from hvd_sparse.registry import SCHEDULES
@@ -21,8 +20,6 @@ class DenseWarmup(ValuedSchedule):
     """
 
     warmup_steps: int
-
-    paper: ClassVar[str | None] = "fang2019redsync"
 
     def __post_init__(self) -> None:
         super().__post_init__()

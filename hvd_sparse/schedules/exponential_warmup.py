@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.registry import SCHEDULES
@@ -39,8 +38,6 @@ class ExponentialWarmup(ValuedSchedule):
     stage_steps: int
     stages: int = 5
     formula: str = "paper"
-
-    paper: ClassVar[str | None] = "lin2018dgc"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,6 +34,18 @@ FEW = 4096
 
 
 @dataclass(frozen=True)
+class Band:
+    """The counts that a search accepts; if it finds none, exactly ``wanted`` are selected."""
+
+    least: int
+    wanted: int
+    most: int
+
+    def __contains__(self, count: int) -> bool:
+        return self.least <= count <= self.most
+
+
+@dataclass(frozen=True)
 class Cut:
     """A selector's decision about the candidates: the ``count`` largest of them are selected.
 

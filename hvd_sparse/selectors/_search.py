@@ -13,19 +13,9 @@ import numpy as np
 
 from hvd_sparse.checks import is_number
 from hvd_sparse.kernels.contract import Kernels, Moments
+from hvd_sparse.selectors._aim import Band
+from hvd_sparse.selectors.contract import Found
 from hvd_sparse.types import Selection
-
-
-@dataclass(frozen=True)
-class Band:
-    """The counts that a search accepts; if it finds none, exactly ``wanted`` are selected."""
-
-    least: int
-    wanted: int
-    most: int
-
-    def __contains__(self, count: int) -> bool:
-        return self.least <= count <= self.most
 
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
@@ -87,22 +77,6 @@ def is_tolerance(tolerance: object) -> bool:
     return all(map(is_number, tolerance)) and 0 < tolerance[0] <= 1 <= tolerance[1]
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The result of a search.
-
-    threshold : the threshold that the selected entries reach
-    converged : the number of these entries lies in the band. Otherwise the wanted number of largest
-        entries was selected, and the threshold is the smallest of their magnitudes
-    passes : number of counts over the whole vector
-    """
-
-    threshold: float
-    converged: bool
-    passes: int
-    selection: Selection
-
-
 class _Counter:
     """Counts the entries of a vector that reach a threshold. Once only slightly too many entries
     reach a threshold, the counter keeps them as candidates, and counts only among them."""
@@ -158,11 +132,12 @@ def search_threshold(
     search: str,
     max_passes: int,
     known: tuple[float, int] | None = None,
-) -> SearchResult:
+) -> Found:
     """Find a threshold that a number of entries within the band reach, and take these entries.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
-    number of the dtype lies inside the bracket. Then exactly the wanted number of largest is taken.
+    number of the dtype lies inside the bracket. Then exactly the wanted number of largest is taken
+    (``is_fallback``), and the threshold is the smallest of their magnitudes.
 
     first : threshold of the first count
     search : how the next threshold is computed: "bisection" or "log_count"
@@ -182,7 +157,7 @@ def search_threshold(
     while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
         count = counter.count(threshold, band.most)
         if count in band:
-            return SearchResult(threshold, True, counter.passes, counter.take(threshold))
+            return Found(counter.take(threshold), threshold, counter.passes)
         # Repeated counts among candidates are allowed, because they are cheap.
         if not counter.is_short and count in (bracket.low_count, bracket.high_count):
             standstills += 1
@@ -196,4 +171,4 @@ def search_threshold(
         if threshold == bracket.high:  # already counted, or the maximum
             break
     selection, smallest = counter.largest(band.wanted)
-    return SearchResult(smallest, False, counter.passes, selection)
+    return Found(selection, smallest, counter.passes, is_fallback=True)

@@ -41,7 +41,6 @@ class AdaComp(Selector):
 
     bin_length: int | None = None
 
-    paper = "chen2018adacomp"
     needs_gradient = True
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})

@@ -25,7 +25,6 @@ class ChunkMax(DensitySelector):
     allows several.
     """
 
-    paper = "chen2020scalecom"
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     needs_host = "works on an array on the host"

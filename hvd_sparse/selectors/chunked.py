@@ -8,6 +8,7 @@ from hvd_sparse.checks import check_whole
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("chunked")
@@ -34,7 +35,6 @@ class Chunked(DensitySelector):
 
     chunk_length: int = 512
 
-    paper = "sun2019csc"
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     sums_statistics = True
@@ -62,4 +62,4 @@ class Chunked(DensitySelector):
         starts = chosen.astype(np.int64) * self.chunk_length
         indices: np.ndarray = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
         indices = indices[indices < accumulated.size].astype(np.uint32)
-        return Found(kernels.take_indices(accumulated, indices), passes=1)
+        return Found(Selection(indices, accumulated[indices], accumulated.size), passes=1)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,8 @@ from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments
-from hvd_sparse.selectors._aim import Cut, Miss, aim_below, steer
-from hvd_sparse.selectors._search import Band
+from hvd_sparse.selectors._aim import Band, Cut, Miss, aim_below, steer
 from hvd_sparse.types import Memo, Selection, TensorSpec
-
-Self = TypeVar("Self", bound="Selector")
-DensitySelf = TypeVar("DensitySelf", bound="DensitySelector")
 
 
 class Found(NamedTuple):
@@ -111,7 +107,6 @@ class Selector:
 
     Attributes
     ----------
-    paper : citation key, or None
     is_exact : the selected entries are always those of exact top-k
     is_by_magnitude : no unsent entry is larger in magnitude than a sent one. Of equal magnitudes,
         the lower index is sent first
@@ -136,29 +131,19 @@ class Selector:
     """
 
     id: ClassVar[str]
-    paper: ClassVar[str | None] = None
     is_exact: ClassVar[bool] = False
     is_by_magnitude: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale", "signs"})
+    pass_limit: ClassVar[int] = 0
     needs_rng: ClassVar[bool] = False
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False
+    has_shared_indices: ClassVar[bool] = False
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
+    changes_values: ClassVar[bool] = False
     asks_kernels: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
-
-    @property
-    def changes_values(self) -> bool:
-        return False
-
-    @property
-    def has_shared_indices(self) -> bool:
-        return False
-
-    @property
-    def pass_limit(self) -> int:
-        return 0
 
     def select(
         self,
@@ -235,7 +220,7 @@ class Selector:
         read from ``accumulated``."""
         raise NotImplementedError
 
-    def at_density(self: Self, density: float) -> Self:
+    def at_density(self, density: float) -> Selector:
         """Return this selector with another density, or itself if it has no density."""
         return self
 
@@ -266,7 +251,7 @@ class DensitySelector(Selector):
         """Return k, the number of entries to send of a tensor of ``numel`` entries."""
         return count_from_density(numel, self.share)
 
-    def at_density(self: DensitySelf, density: float) -> DensitySelf:
+    def at_density(self, density: float) -> DensitySelector:
         return self if density == self.density else dataclasses.replace(self, density=density)
 
 

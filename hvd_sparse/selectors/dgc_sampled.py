@@ -8,6 +8,7 @@ import numpy as np
 from hvd_sparse.checks import check_density, check_whole
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
@@ -53,7 +54,6 @@ class DgcSampled(DensitySelector):
     max_rounds: int = 10
     seed: int = 0
 
-    paper = "lin2018dgc"
     needs_rng = True
     ignores = frozenset({"scale", "signs"})
     needs_host = ""
@@ -71,7 +71,7 @@ class DgcSampled(DensitySelector):
         check_whole(self.seed, "seed of DgcSampled", 0)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_rounds
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
@@ -133,7 +133,7 @@ class DgcSampled(DensitySelector):
             largest = np.abs(taken.values[is_sampled])
             if largest.size >= top:  # all other sampled entries are below the aim
                 return float(np.partition(largest, largest.size - top)[largest.size - top])
-        sample = context.kernels.sample_magnitudes(accumulated, start, stride)
+        sample: np.ndarray = np.abs(as_array(accumulated[start::stride]))
         if taken is not None:
             sample[ahead[is_sampled] // stride] = largest
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))

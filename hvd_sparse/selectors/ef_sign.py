@@ -26,7 +26,6 @@ class EfSign(Selector):
     implementation omits.
     """
 
-    paper = "karimireddy2019error"
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True
 

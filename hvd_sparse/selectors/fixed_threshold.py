@@ -49,7 +49,6 @@ class FixedThreshold(Selector):
     max_density: float = 0.1
     signs_only: bool = False
 
-    paper = "sahu2021rethinking"
     ignores = frozenset({"order", "signs"})
     needs_host = ""
 
@@ -101,5 +100,5 @@ class FixedThreshold(Selector):
         return Selection(kept.indices, signs, kept.numel)
 
     @property
-    def changes_values(self) -> bool:
+    def changes_values(self) -> bool:  # type: ignore[override]
         return self.signs_only

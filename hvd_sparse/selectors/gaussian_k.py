@@ -56,7 +56,6 @@ class GaussianK(DensitySelector):
     variant: str = "ours"
     cap: float = 8.0
 
-    paper = "shi2019understanding"
     ignores = frozenset({"order", "scale"})
     asks_kernels = True
     needs_host = ""
@@ -67,7 +66,7 @@ class GaussianK(DensitySelector):
         check_cap(self.cap, "GaussianK")
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return VARIANTS[self.variant].rounds
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:

@@ -57,7 +57,6 @@ class Ldte(DensitySelector):
 
     cap: float = 8.0
 
-    paper = "chen2021ldte"
     asks_kernels = True
     needs_host = ""
 

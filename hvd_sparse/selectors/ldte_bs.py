@@ -8,8 +8,8 @@ from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM, aim_below
-from hvd_sparse.selectors._search import STEPS, Band, band_around, is_tolerance, search_threshold
+from hvd_sparse.selectors._aim import AIM, Band, aim_below
+from hvd_sparse.selectors._search import STEPS, band_around, is_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo
@@ -65,7 +65,6 @@ class LdteBs(DensitySelector):
     max_passes: int = 16
     warm_start: bool = True
 
-    paper = "chen2021ldte"
     needs_host = ""
 
     def __post_init__(self) -> None:
@@ -81,7 +80,7 @@ class LdteBs(DensitySelector):
         object.__setattr__(self, "tolerance", tuple(self.tolerance))
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_passes
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
@@ -105,8 +104,7 @@ class LdteBs(DensitySelector):
             first, known = miss.retry, miss.known
         else:
             first = AIM * warm if warm else laplace_threshold(moments, count)
-        result = search_threshold(
+        found = search_threshold(
             accumulated, first, band, moments, kernels, self.search, self.max_passes, known
         )
-        memo, is_fallback = context.margin_for(band.least), not result.converged
-        return Found(result.selection, result.threshold, result.passes, is_fallback, memo)
+        return found._replace(memo=context.margin_for(band.least))

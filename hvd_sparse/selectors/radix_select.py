@@ -33,7 +33,6 @@ class RadixSelect(ExactSelector):
     written, while the paper copies the entries that are still candidates.
     """
 
-    paper = "alabi2012fast"
     needs_host = ""
     pass_limit = 64 // DIGIT_BITS
 

@@ -7,6 +7,7 @@ import numpy as np
 from hvd_sparse.checks import check_truth, check_whole
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.types import Selection
 
 
 @SELECTORS.register("random_k")
@@ -34,7 +35,6 @@ class RandomK(DensitySelector):
     shared_seed: bool = False
     seed: int = 0
 
-    paper = "stich2018sparsified"
     needs_rng = True
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
@@ -46,11 +46,12 @@ class RandomK(DensitySelector):
         check_whole(self.seed, "seed of RandomK", 0)
 
     @property
-    def has_shared_indices(self) -> bool:
+    def has_shared_indices(self) -> bool:  # type: ignore[override]
         return self.shared_seed
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         drawn = context.random().choice(
             accumulated.size, self.count(accumulated.size), replace=False, shuffle=False
         )
-        return Found(context.kernels.take_indices(accumulated, np.sort(drawn).astype(np.uint32)))
+        indices = np.sort(drawn).astype(np.uint32)
+        return Found(Selection(indices, accumulated[indices], accumulated.size))

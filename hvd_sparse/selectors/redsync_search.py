@@ -43,7 +43,6 @@ class RedsyncSearch(DensitySelector):
     reuse_steps: int = 5
     max_passes: int = 16
 
-    paper = "fang2019redsync"
     tolerance = (1.0, 2.0)
     needs_host = ""
 
@@ -53,7 +52,7 @@ class RedsyncSearch(DensitySelector):
         check_whole(self.max_passes, "max_passes of RedsyncSearch", 1)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self.max_passes
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
@@ -78,8 +77,7 @@ class RedsyncSearch(DensitySelector):
             return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
         middle = 0.5 * (moments.abs_mean + moments.abs_max)
         most = self.max_passes - passes
-        result = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
-        passes += result.passes
-        if result.converged:
-            return Found(result.selection, result.threshold, passes, memo=0)
-        return Found(result.selection, None, passes, is_fallback=True)
+        found = search_threshold(accumulated, middle, band, moments, kernels, "bisection", most)
+        found = found._replace(passes=passes + found.passes)
+        # A threshold that the search did not find is not used again.
+        return found._replace(threshold=None) if found.is_fallback else found._replace(memo=0)

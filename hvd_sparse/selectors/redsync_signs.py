@@ -38,7 +38,6 @@ class RedsyncSigns(DensitySelector):
 
     search: bool = False
 
-    paper = "fang2019redsync"
     is_by_magnitude = False
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"
@@ -49,7 +48,7 @@ class RedsyncSigns(DensitySelector):
         check_truth(self.search, "search of RedsyncSigns")
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return self._inner.pass_limit
 
     @property

@@ -39,7 +39,6 @@ class RedsyncTrimmed(ExactSelector):
 
     step: float = 0.2
 
-    paper = "fang2019redsync"
     needs_host = ""
 
     def __post_init__(self) -> None:
@@ -47,7 +46,7 @@ class RedsyncTrimmed(ExactSelector):
         check_number(self.step, "step of RedsyncTrimmed", 0, 1)
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return math.ceil(1 / self.step)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:

@@ -46,7 +46,6 @@ class ReusedThreshold(DensitySelector):
     drift: float = 1.012
     cap: float = 2.0
 
-    paper = "li2022oktopk"
     needs_host = ""
     pass_limit = 1
 

@@ -29,7 +29,6 @@ class Sbc(DensitySelector):
     k-th, while the paper sends all entries that reach the k-th magnitude.
     """
 
-    paper = "sattler2019sbc"
     is_by_magnitude = False
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"

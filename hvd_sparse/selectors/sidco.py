@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,7 +137,6 @@ class Sidco(DensitySelector):
     adapt_every: int = 5
     cap: float = 8.0
 
-    paper = "abdelmoniem2021sidco"
     asks_kernels = True
     needs_host = ""
 
@@ -149,7 +149,7 @@ class Sidco(DensitySelector):
         check_cap(self.cap, "Sidco")
 
     @property
-    def pass_limit(self) -> int:
+    def pass_limit(self) -> int:  # type: ignore[override]
         return max(self.stages, self._most_stages())
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
@@ -164,8 +164,8 @@ class Sidco(DensitySelector):
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
         achieved = found.selection.count / max(1, wanted)
-        memo = history.after(achieved, self.adapt_every, self._most_stages()).memo()
-        return Found(found.selection, found.threshold, found.passes, found.is_fallback, memo)
+        after = history.after(achieved, self.adapt_every, self._most_stages())
+        return found._replace(memo=list(after))
 
     def _most_stages(self) -> int:
         return max(1, math.ceil(-math.log2(self.share)))
@@ -192,8 +192,7 @@ class Sidco(DensitySelector):
         return threshold, passes
 
 
-@dataclass(frozen=True)
-class History:
+class History(NamedTuple):
     """The number of stages of a tensor, and the results that decide its next change.
 
     change : the last change of the number, 1 or -1
@@ -213,9 +212,6 @@ class History:
         if not isinstance(memo, list):
             return cls(stages)
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
-
-    def memo(self) -> list[float]:
-        return [self.stages, self.change, self.steps, self.total, self.last_error]
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
         """Return the history after a step. Every ``adapt_every`` steps, the stages are reviewed."""

@@ -20,7 +20,6 @@ class SignVote(Selector):
     Paper: bernstein2019majority.
     """
 
-    paper = "bernstein2019majority"
     sends_votes = True
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
     changes_values = True

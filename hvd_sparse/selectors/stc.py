@@ -24,7 +24,6 @@ class Stc(ExactSelector):
     Paper: sattler2019stc.
     """
 
-    paper = "sattler2019stc"
     needs_host = ""
     changes_values = True
 

@@ -37,7 +37,6 @@ class TernGrad(Selector):
     clip: float | None = 2.5
     seed: int = 0
 
-    paper = "wen2017terngrad"
     needs_rng = True
     is_unbiased = True
     is_by_magnitude = False

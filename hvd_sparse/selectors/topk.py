@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import AIM
-from hvd_sparse.selectors._search import Band, search_threshold
+from hvd_sparse.selectors._aim import AIM, Band
+from hvd_sparse.selectors._search import search_threshold
 from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
@@ -36,7 +36,6 @@ class TopK(ExactSelector):
     threshold for all tensors.
     """
 
-    paper = "aji2017sparse"
     needs_host = ""
     pass_limit = MAX_PASSES
 
@@ -52,10 +51,10 @@ class TopK(ExactSelector):
         else:  # a tensor in a group may have a threshold although its pass collected no entries
             first = AIM * warm if warm else laplace_threshold(moments, count)
         band = Band(count, 2 * count, 3 * count)
-        result = search_threshold(
+        found = search_threshold(
             accumulated, first, band, moments, kernels, "log_count", MAX_PASSES, known
         )
         # The search may have selected up to 3 k entries.
-        selection, threshold = kernels.trim(result.selection, count, None)
+        selection, threshold = kernels.trim(found.selection, count, None)
         memo = context.margin_for(count)
-        return Found(selection, threshold, result.passes, memo=memo)
+        return Found(selection, threshold, found.passes, memo=memo)

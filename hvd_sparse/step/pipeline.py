@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from hvd_sparse.configuration import Configuration
+from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
@@ -29,7 +29,6 @@ from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Memo, Selection, TensorSpec
 
@@ -56,8 +55,7 @@ class Pipeline:
     def use(self, exchange: Exchange) -> None:
         """Set the exchange, before the first step."""
         self.exchange = exchange
-        is_simple = exchange.selects_everywhere and not exchange.settles_later
-        self.selects_late = is_simple and not exchange.sums_first
+        self.selects_late = not exchange.settles_later and not exchange.sums_first
         """Whether selection may wait until the bucket's message is made. The carrier is sent before
         that, so it then lacks the flag for NaN and Inf."""
 
@@ -86,10 +84,7 @@ class Pipeline:
             parts = self.configuration.at_step(state.steps, state.spec, state.pace)
         spans, selector, spec, steps = self.spans, parts.selector, state.spec, state.steps
         began_s = spans.now() if spans.is_heard else 0.0
-        exchange = self.exchange
-        if not exchange.selects_everywhere and not exchange.selects_on(
-            self.rank, self.world_size, state.steps, selector
-        ):
+        if not self.exchange.selects_on(self.rank, self.world_size, steps, selector):
             vector = self._accumulate(state, gradient, None).vector
             return Outgoing(accumulated=vector)
         # Known before the pass, so that the pass that adds the gradient also extracts the entries.

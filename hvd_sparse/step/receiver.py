@@ -13,7 +13,7 @@ from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, Ra
 from hvd_sparse.exchanges.context import Arrival, Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
-from hvd_sparse.kernels.rows import ARRIVED, FRAME, address, rows_of
+from hvd_sparse.kernels.rows import ARRIVED, FRAME, address
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_words, unscaled
 from hvd_sparse.step.transactions import Transactions
@@ -316,8 +316,7 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
     bounds: list[float | None] = [None] * len(sums)
-    engine = rows_of(kernels)
-    if engine is None:
+    if not kernels.most_in_row:
         return bounds
     # For each dtype and codec: the sums' places in ``sums``, their rows, and the rows' frames.
     tables: dict[tuple[np.dtype, Codec], tuple[list[int], list[Row], list[tuple[int, int]]]] = {}
@@ -333,7 +332,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
         frames += there
     for (dtype, codec), (places, rows, frames) in tables.items():
         table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
-        engine.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
+        kernels.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
         for place, most in zip(places, table["most"].tolist()):
             if most == most:
                 bounds[place] = most * abs(sums[place][-1])

@@ -9,11 +9,11 @@ from typing import Protocol, Union
 
 import numpy as np
 
+from hvd_sparse.configuration import StepParts
 from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.kernels.contract import Aim, Moments, Taking, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step_parts import StepParts
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
 MOST_ERRORS = 3

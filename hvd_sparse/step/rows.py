@@ -13,8 +13,8 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import Direction
-from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address, rows_of
+from hvd_sparse.kernels.optimizers import Direction, operands
+from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
@@ -53,8 +53,7 @@ class NotedPasses:
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        vectors = () if direction is None else direction.vectors
-        numbers = () if direction is None else direction.numbers(out.dtype)
+        vectors, numbers = operands(direction, out.dtype)
         move = len(vectors) + len(numbers)
         self.noted = move, (gradient, residual, out, *vectors), numbers
         return UNKNOWN
@@ -66,7 +65,7 @@ class OutgoingRows:
     def __init__(self, pipeline: Pipeline) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
         is_left = is_bounded or pipeline.looks_first
-        self._kernels = None if is_left else rows_of(pipeline.kernels)
+        self._most_in_row = 0 if is_left else pipeline.kernels.most_in_row
         self._pipeline = pipeline
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Accumulated]] = []
@@ -80,11 +79,10 @@ class OutgoingRows:
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
             ticket.accumulated is not None
-            or self._kernels is None
             or not parts.row_body
             or state.is_on_device
             or state.selected_in != spec.key
-            or spec.numel > self._kernels.most_in_row
+            or spec.numel > self._most_in_row
             or (self._rows and (spec.accumulator != self._dtype or codec != self._codec))
         ):
             return
@@ -117,7 +115,7 @@ class OutgoingRows:
 
     def send(self) -> None:
         """Run the call on all rows; the pipeline finishes rows whose selection needs a search."""
-        if self._kernels is None or not self._rows:
+        if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable
         dtype, body = self._dtype, self._codec.row_body
@@ -125,7 +123,7 @@ class OutgoingRows:
         frames = lists if body == PLAIN else np.zeros(self._nbytes, np.uint8)
         head, first, size = frame_head(self._codec, dtype), 0, len(self._rows)
         while first < size:
-            left, indices, values = self._kernels.send_rows(
+            left, indices, values = self._pipeline.kernels.send_rows(
                 table, first, head, frames, lists, body, dtype
             )
             if left < size:

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from hvd_sparse.collectives.contract import Placement
-from hvd_sparse.configuration import Configuration
+from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient, SparseError
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member, Outgoing
 from hvd_sparse.exchanges.contract import Conversation, Exchange
@@ -37,7 +37,6 @@ from hvd_sparse.step.records import (
 )
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.step_parts import StepParts
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Pace, Settings, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
@@ -218,7 +217,7 @@ class Step(Receiver):
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
                 if waits and not dense and not self.exchange.sums_first:
                     pipeline.wait(ticket, plain)
-                elif state.is_on_device and not dense and self.exchange.selects_everywhere:
+                elif state.is_on_device and not dense:
                     pipeline.begin(ticket, plain)
                     bucket.begun.append(ticket)
                 else:

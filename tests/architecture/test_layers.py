@@ -25,7 +25,7 @@ LAYERS = (
     ("wire",),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),
-    ("compatibility", "step_parts"),
+    ("compatibility",),
     ("configuration",),
     ("step", "optimizer_memory", "collectives", "watch", "state", "__init__"),
     ("methods", "plan"),

@@ -10,10 +10,10 @@ from distributions import ALL, draw
 
 from hvd_sparse.kernels import reference
 
-FREE = {"moments", "mean_and_std", "sample_magnitudes"}
-"""Once each: what a selector may ask for before it searches; a sample is no pass at all."""
+FREE = {"moments", "mean_and_std"}
+"""Once each: what a selector may ask for before it searches."""
 
-TAKING = {"take_at_least", "take_at_most", "take_largest", "take_indices", "take_bins"}
+TAKING = {"take_at_least", "take_at_most", "take_largest", "take_bins"}
 COUNTING = {"count_at_least", "count_and_take", "tail", "digit_counts", "chunk_norms", "take_bins"}
 
 

@@ -74,23 +74,6 @@ def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
         )
 
 
-def check_sample_magnitudes(kernels: Any, x: np.ndarray) -> None:
-    for start, stride in ((0, 1), (3, 7), (0, 300)):
-        with untouched(x):
-            sample = kernels.sample_magnitudes(x, start, stride)
-        expected = np.array([abs(x[i]) for i in range(start, x.size, stride)], x.dtype)
-        assert (sample.dtype, sample.tobytes()) == (x.dtype, expected.tobytes())
-
-
-def check_take_indices(kernels: Any, x: np.ndarray) -> None:
-    for step in (1, 5):
-        indices = np.arange(0, x.size, step, dtype=np.uint32)
-        with untouched(x, indices):
-            taken = kernels.take_indices(x, indices)
-        assert (taken.indices.dtype, taken.indices.tolist()) == (np.uint32, indices.tolist())
-        assert (taken.values.tobytes(), taken.numel) == (x[::step].tobytes(), x.size)
-
-
 def check_take_bins(kernels: Any, x: np.ndarray) -> None:
     gradient = x[::-1].copy()
     for length in (1, 7, 300):
@@ -196,8 +179,6 @@ ON_FINITE_DATA = (
     check_tail,
     check_digit_counts,
     check_chunk_norms,
-    check_sample_magnitudes,
-    check_take_indices,
     check_take_bins,
     check_directed_by_decay,
     check_directed_by_momentum,

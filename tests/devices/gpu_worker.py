@@ -122,7 +122,9 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
                 "entries": entries,
                 "density": density,
                 "add_": addition,
-                "ours": milliseconds(lambda aim=aim: kernels.accumulate_and_take(*vectors, aim)),
+                "ours": milliseconds(
+                    lambda aim=aim: kernels.accumulate_and_take(*vectors, aim).result()
+                ),
                 **{
                     name: milliseconds(partial(peer_of(rule, gradient, density).step, gradient))
                     for name, rule in PEERS.items()

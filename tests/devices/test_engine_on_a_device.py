@@ -22,7 +22,6 @@ WAITS = {
     "begin": 0,
     "assemble_together": 0,
     "take_at_least": 2,  # how many they are, and they themselves
-    "take_bins": 3,
 }
 """How often a kernel waits for the device; every other one once."""
 MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}

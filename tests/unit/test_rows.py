@@ -174,6 +174,28 @@ def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
     assert compiled == run(lambda: reference)
 
 
+def test_tensors_on_the_host_are_rows_also_beside_tensors_on_a_device():
+    pytest.importorskip("torch")
+    from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
+
+    configuration, send_rows = made_of({"selector": TOPK}), CompiledKernels.send_rows
+
+    def run(make):
+        def script(collective):
+            kernels = make()
+            return train(
+                collective, configuration, "float32", kernels=kernels, waits=True, scale=1.0
+            )
+
+        return worlds.run(2, script)
+
+    with mock.patch.object(CompiledKernels, "send_rows", autospec=True) as sends:
+        sends.side_effect = send_rows
+        found = run(lambda: KernelsByPlace(CompiledKernels(), TorchKernels(reference)))
+        assert sends.call_count > STEPS
+    assert found == run(CompiledKernels)
+
+
 def test_a_vector_that_several_threads_work_on_is_left_out_of_the_rows():
     configuration, shapes = made_of({"selector": TOPK}), ((512, 512), (40, 50))
     sizes, send_rows = {1: set(), 2: set()}, CompiledKernels.send_rows

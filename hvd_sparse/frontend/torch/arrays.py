@@ -159,7 +159,7 @@ class TorchDevices:
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
         copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
-        return Delivery(cast("list[Coming[object]]", coming), copies).is_here
+        return Delivery(cast("list[Coming]", coming), copies).is_here
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

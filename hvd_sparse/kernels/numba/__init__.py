@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,7 +18,7 @@ from hvd_sparse.kernels.numba import fused, lists, scans
 from hvd_sparse.kernels.numba.packing import CompiledPackers
 from hvd_sparse.kernels.numba.rows import CompiledRows
 from hvd_sparse.kernels.numba.vectors import SPARE
-from hvd_sparse.kernels.optimizers import Direction, Momentum
+from hvd_sparse.kernels.optimizers import Direction, Momentum, operands
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
@@ -55,7 +56,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
-        self.most_in_row = math.inf if threads == 1 else SHARED - 1
+        if sys.byteorder == "little":
+            self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
         """Return, in order, the results of ``work(start, stop)`` for each thread's part."""
@@ -70,10 +72,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return self._totals(x.size, partial(scans.look, x))
 
     def accumulate(self, gradient: np.ndarray, residual: np.ndarray, out: np.ndarray) -> Moments:
-        def add(start: int, stop: int, totals: np.ndarray) -> None:
-            scans.add_and_look(gradient, residual, out, start, stop, totals)
-
-        return self._totals(out.size, add)
+        return self._totals(out.size, partial(scans.add_and_look, gradient, residual, out))
 
     def accumulate_and_take(
         self,
@@ -118,10 +117,9 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
         cut = pattern_at(threshold, x.dtype, 0)
-        parts = self._spread(
-            x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut))
+        return sum(
+            self._spread(x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut)))
         )
-        return sum(parts)
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         cut = pattern_at(threshold, x.dtype)
@@ -210,7 +208,8 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 
 
 def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
-    return () if direction is None else (*direction.vectors, *direction.numbers(dtype))
+    vectors, numbers = operands(direction, dtype)
+    return *vectors, *numbers
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:

@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from hvd_sparse.kernels.numba.vectors import Call, instructions
+from hvd_sparse.kernels.numba.vectors import compiled, instructions
 from hvd_sparse.kernels.packing import WIDTHS, modulus_of
 
 WORD_BITS = 64
@@ -51,7 +51,7 @@ def _pack_eights(eights, packed):  # type: ignore[no-untyped-def]
         packed[i] = np.uint8((bits * np.uint64(0x0102040810204080)) >> np.uint64(56))
 
 
-@njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
+@compiled([types.void(_BODY[0], types.intp, _BODY[1])])
 def pack_few(numbers, width, packed):  # type: ignore[no-untyped-def]
     per_byte = 8 // width
     whole = numbers.size // per_byte
@@ -95,7 +95,7 @@ def _unpack_eights(packed, eights):  # type: ignore[no-untyped-def]
         eights[i] = (bits >> np.uint64(7)) & np.uint64(0x0101010101010101)
 
 
-@njit([types.void(_BODY[0], types.intp, _BODY[1])], nogil=True, cache=True)
+@compiled([types.void(_BODY[0], types.intp, _BODY[1])])
 def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
     if width == 8:
         numbers[:] = packed
@@ -107,23 +107,19 @@ def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
         _unpack_eights(packed, numbers.view(np.uint64))
 
 
-def _emit_lowest(call: Call) -> ir.Value:
-    return call.builder.cttz(call.arguments[0], ir.Constant(ir.IntType(1), 0))
-
-
-def _emit_ones(call: Call) -> ir.Value:
-    return call.builder.ctpop(call.arguments[0])
-
-
 @intrinsic
 def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
     """Return the position of the lowest set bit of a word; 64 if no bit is set."""
-    return types.uint64(types.uint64), instructions(_emit_lowest)
+    return types.uint64(types.uint64), instructions(
+        lambda call: call.builder.cttz(call.arguments[0], ir.Constant(ir.IntType(1), 0))
+    )
 
 
 @intrinsic
 def _ones(typing, word):  # type: ignore[no-untyped-def]
-    return types.uint64(types.uint64), instructions(_emit_ones)
+    return types.uint64(types.uint64), instructions(
+        lambda call: call.builder.ctpop(call.arguments[0])
+    )
 
 
 @njit
@@ -245,7 +241,7 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit([types.intp(_INDICES[0], types.int64, _BODY[1])], nogil=True, cache=True)
+@compiled([types.intp(_INDICES[0], types.int64, _BODY[1])])
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
     """Write the code to ``body``, of ``BYTES_OF_GAP * (count + 8)`` bytes. Return the code's length
     in bytes."""
@@ -329,7 +325,7 @@ def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
     return at
 
 
-@njit([types.boolean(_BODY[0], types.int64, _INDICES[1])], nogil=True, cache=True)
+@compiled([types.boolean(_BODY[0], types.int64, _INDICES[1])])
 def unpack_gaps(body, numel, indices):  # type: ignore[no-untyped-def]
     """Write the indices as ``Packers.unpack_gaps`` does, and return whether the body is valid."""
     count = indices.size

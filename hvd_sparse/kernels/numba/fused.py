@@ -27,6 +27,7 @@ from hvd_sparse.kernels.numba.vectors import (
     WORD,
     Call,
     Vectors,
+    compiled,
     counting,
     instructions,
     pattern_of,
@@ -250,7 +251,7 @@ _GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
 """Types of the four kinds of direction, spelled in the letters of ``signatures``."""
 
 
-@njit(signatures("xxOdpppJOpI", given=_GIVEN), nogil=True, cache=True)
+@compiled(signatures("xxOdpppJOpI", given=_GIVEN))
 def add_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
 ):
@@ -293,6 +294,6 @@ def _direct(typing, gradient, out, start, stop, direction):  # type: ignore[no-u
     return types.void(gradient, out, *words, direction), instructions(_emit_direct)
 
 
-@njit(signatures("xOdpp", types.void, _GIVEN[1:]), nogil=True, cache=True)
+@compiled(signatures("xOdpp", types.void, _GIVEN[1:]))
 def direct(gradient, out, direction, start, stop):  # type: ignore[no-untyped-def]
     _direct(gradient, out, start, stop, direction)

@@ -12,6 +12,7 @@ from hvd_sparse.kernels.numba.vectors import (
     VECTOR_BYTES,
     WORD,
     Call,
+    compiled,
     counting,
     instructions,
     signatures,
@@ -105,7 +106,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
-@njit(signatures("xpJO"), nogil=True, cache=True)
+@compiled(signatures("xpJO"))
 def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
     """Write the result of ``Kernels.take_largest`` to lists with one spare place. Return the number
     of entries."""
@@ -121,7 +122,7 @@ def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))), nogil=True, cache=True)
+@compiled(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))))
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
     """Write the result of ``Kernels.trim`` to lists with one spare place. Return the number of
     entries and their smallest magnitude. If ``gives_back``, write the others back to ``out``."""
@@ -147,19 +148,19 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
     return found, threshold
 
 
-@njit(signatures("Ojx", types.void), nogil=True, cache=True)
+@compiled(signatures("Ojx", types.void))
 def restore(out, indices, values):  # type: ignore[no-untyped-def]
     for i in range(indices.size):
         out[indices[i]] = values[i]
 
 
-@njit(signatures("Oj", types.void), nogil=True, cache=True)
+@compiled(signatures("Oj", types.void))
 def clear(residual, indices):  # type: ignore[no-untyped-def]
     for i in range(indices.size):
         residual[indices[i]] = 0
 
 
-@njit(signatures("Ojx", types.void), nogil=True, cache=True)
+@compiled(signatures("Ojx", types.void))
 def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
     for i in range(indices.size):
         out[indices[i]] += values[i]
@@ -189,17 +190,13 @@ def _fence(typing):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _entries_before_a_line(out):  # type: ignore[no-untyped-def]
-    return -out.ctypes.data % VECTOR_BYTES // out.itemsize
-
-
-@njit
 def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def]
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1]
     is_large = out.size * out.itemsize >= LARGE_BYTES
     # Writes past the caches need whole lines; entries before the first are written normally.
-    lanes, lead = VECTOR_BYTES // out.itemsize, _entries_before_a_line(out) if is_large else 0
+    lanes = VECTOR_BYTES // out.itemsize
+    lead = -out.ctypes.data % VECTOR_BYTES // out.itemsize if is_large else 0
     # Add up in a first-level cache buffer, so that each entry of ``out`` is written only once.
     block = np.zeros(BLOCK, out.dtype)
     first = 0
@@ -228,7 +225,7 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
         _fence()
 
 
-@njit(signatures("OjOIf", types.void), nogil=True, cache=True)
+@compiled(signatures("OjOIf", types.void))
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
     """Write the sum of ``Kernels.assemble`` to ``out``. The parts are concatenated; part i ends at
     ``ends[i]``. Their values are overwritten by the products with ``factor``."""

@@ -4,9 +4,10 @@ that LLVM vectorizes them."""
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from hvd_sparse.kernels.numba.bits import BYTES_OF_GAP, pack_few, pack_gaps, unpack_few, unpack_gaps
+from hvd_sparse.kernels.numba.vectors import compiled
 from hvd_sparse.kernels.packing import BLOCK_BITS, GRID_BITS, Packers, as_float32, blocks_of
 
 
@@ -31,7 +32,7 @@ _SMALLEST_HALF = 0x38800000  # 2^-14, below which float16 is subnormal
 _REBIAS = 112 << 23  # exponent bias of float32 minus that of float16
 
 
-@njit([types.void(_U4, _arrays(types.int64)[1], types.intp)], nogil=True, cache=True)
+@compiled([types.void(_U4, _arrays(types.int64)[1], types.intp)])
 def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
     start = 0
     for block in range(counts.size):
@@ -45,9 +46,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
         start = end
 
 
-@njit(
-    [types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)], nogil=True, cache=True
-)
+@compiled([types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)])
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
     """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether it ascends
     strictly. The counts must add up to the number of positions."""
@@ -66,7 +65,7 @@ def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-de
     return falls == 0
 
 
-@njit([types.void(_F4, _U4, _U2_OUT)], nogil=True, cache=True)
+@compiled([types.void(_F4, _U4, _U2_OUT)])
 def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
     small = np.uint32(0)
     for i in range(bits.size):
@@ -86,7 +85,7 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
                 )
 
 
-@njit([types.intp(_U2, _U4_OUT, _F4_OUT)], nogil=True, cache=True)
+@compiled([types.intp(_U2, _U4_OUT, _F4_OUT)])
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
     """Write the values, and return whether all are finite. ``bits`` is a view of ``values``."""
     bad = small = np.uint32(0)
@@ -107,7 +106,7 @@ def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
     return bad == 0
 
 
-@njit([types.void(_U4, _U2_OUT)], nogil=True, cache=True)
+@compiled([types.void(_U4, _U2_OUT)])
 def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
     for i in range(bits.size):
         code = np.uint32(np.uint32(bits[i] + np.uint32(0x8000)) >> np.uint32(16))
@@ -116,7 +115,7 @@ def brain_codes(bits, codes):  # type: ignore[no-untyped-def]
         codes[i] = np.uint16(cut if exponent != 0 else code & np.uint32(0x8000))
 
 
-@njit([types.intp(_U2, _U4_OUT)], nogil=True, cache=True)
+@compiled([types.intp(_U2, _U4_OUT)])
 def brain_values(codes, bits):  # type: ignore[no-untyped-def]
     bad = False
     for i in range(codes.size):
@@ -127,7 +126,7 @@ def brain_values(codes, bits):  # type: ignore[no-untyped-def]
     return not bad
 
 
-@njit([types.uint32(_U4, types.uint32), types.uint64(_U8, types.uint64)], nogil=True, cache=True)
+@compiled([types.uint32(_U4, types.uint32), types.uint64(_U8, types.uint64)])
 def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
     largest = magnitude ^ magnitude
     for i in range(bits.size):
@@ -135,22 +134,14 @@ def largest_bits(bits, magnitude):  # type: ignore[no-untyped-def]
     return largest
 
 
-@njit(
-    [types.void(x, scalar, scalar, _arrays(types.int8)[1]) for scalar, x, _ in _F],
-    nogil=True,
-    cache=True,
-)
+@compiled([types.void(x, scalar, scalar, _arrays(types.int8)[1]) for scalar, x, _ in _F])
 def multiples(values, step, most, out):  # type: ignore[no-untyped-def]
     for i in range(values.size):
         quotient = np.rint(values[i] / step)
         out[i] = np.int8(np.int32(max(-most, min(most, quotient))))
 
 
-@njit(
-    [types.UniTuple(types.int64, 2)(x, scalar, scalar, types.int32) for scalar, x, _ in _F],
-    nogil=True,
-    cache=True,
-)
+@compiled([types.UniTuple(types.int64, 2)(x, scalar, scalar, types.int32) for scalar, x, _ in _F])
 def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
     count, total = np.int64(0), np.int64(0)
     for i in range(values.size):
@@ -161,13 +152,11 @@ def sum_on_grid(values, scale, most, above):  # type: ignore[no-untyped-def]
     return count, total
 
 
-@njit(
+@compiled(
     [
         types.void(x, bits, scalar, scalar, types.int32, _U1_OUT)
         for (scalar, x, _), bits in zip(_F, (_U4, _U8))
-    ],
-    nogil=True,
-    cache=True,
+    ]
 )
 def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-untyped-def]
     shift = bits.itemsize * 8 - 1
@@ -176,7 +165,7 @@ def level_codes(values, bits, scale, most, above, codes):  # type: ignore[no-unt
         codes[i] = np.uint8(bits[i] >> shift) | np.uint8(np.uint8(found > above) << np.uint8(1))
 
 
-@njit([types.void(_U1, s, s, out) for s, _, out in _F], nogil=True, cache=True)
+@compiled([types.void(_U1, s, s, out) for s, _, out in _F])
 def level_values(codes, low, high, values):  # type: ignore[no-untyped-def]
     for i in range(codes.size):
         value = high if codes[i] & np.uint8(2) else low

@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
 from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
-from hvd_sparse.kernels.numba.vectors import SPARE, pattern_of
+from hvd_sparse.kernels.numba.vectors import SPARE, compiled, pattern_of
 from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT, SIGNS, steered
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
@@ -180,18 +180,17 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
     return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, nonfinite)
 
 
-@njit(
+@compiled(
     [
         types.intp(*rows, types.intp, types.uint64, types.intp, _WORDS, _WORDS, _WORDS,
                    types.Array(scalar, 1, "C"), _WORDS, types.Array(scalar, 1, "C"), _TABLES)
         for rows, scalar in _signature("s")
-    ],
-    nogil=True, cache=True,
+    ]
 )  # fmt: skip
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do the work of ``RowKernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
+    """Do the work of ``Kernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
     ``indices`` and ``values`` have room for the largest capacity and ``SPARE``, ``kept_indices``
     and ``kept_values`` for one entry more than any row sends."""
     nonfinite = np.empty(1, np.intp)
@@ -279,16 +278,15 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     return squares if _ascend(indices, numel) else np.nan
 
 
-@njit(
+@compiled(
     [
         types.void(*rows, types.uint64, types.intp, types.float64, _WORDS, _WORDS,
                    types.Array(scalar, 1, "C"), _TABLES)
         for rows, scalar in _signature("af")
-    ],
-    nogil=True, cache=True,
+    ]
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do the work of ``RowKernels.sum_rows``. A frame whose sum of squares is above ``largest``
+    """Do the work of ``Kernels.sum_rows``. A frame whose sum of squares is above ``largest``
     might overflow the sum, so the pipeline gets the row. ``words`` has room for the longest frame,
     ``indices`` and ``values`` for all entries of any row."""
     for number in range(rows.size):

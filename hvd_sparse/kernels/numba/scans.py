@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.vectors import (
@@ -15,6 +15,7 @@ from hvd_sparse.kernels.numba.vectors import (
     SEGMENT,
     WORD,
     Call,
+    compiled,
     counting,
     instructions,
     reaching,
@@ -39,7 +40,7 @@ def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
     return types.intp(x, types.intp, types.intp, types.intp), instructions(_emit_count)
 
 
-@njit(signatures("xppp"), nogil=True, cache=True)
+@compiled(signatures("xppp"))
 def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
     return _count(x, start, stop, cut)
 
@@ -66,7 +67,7 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
     return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
 
 
-@njit(signatures("xpppJOp"), nogil=True, cache=True)
+@compiled(signatures("xpppJOp"))
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
     """Write the entries of x[start:stop] that reach the cut to lists of ``capacity + SPARE``
     places. Return their exact number; if it exceeds ``capacity``, the lists are incomplete."""
@@ -87,7 +88,7 @@ def _make_look(adds: bool) -> Callable[..., object]:
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
         builder, (start, stop) = call.builder, call.arguments[3:5]
-        sums, slot = (builder.gep(totals, [ir.Constant(WORD, i)]) for i in range(2))
+        sums, slot, nonzeros = (builder.gep(totals, [ir.Constant(WORD, i)]) for i in range(3))
         for vectors, first, last in call.spans(start, stop):
             zero, infinite = vectors.constant(0.0), vectors.constant(float("inf"))
             nothing = ir.Constant(vectors.doubles, [0.0] * vectors.lanes)
@@ -116,7 +117,8 @@ def _make_look(adds: bool) -> Callable[..., object]:
             largest = vectors.largest(top)
             is_more = builder.fcmp_ordered(">", largest, builder.load(slot))
             builder.store(builder.select(is_more, largest, builder.load(slot)), slot)
-            call.add_up(totals, 2, builder.uitofp(n, DOUBLE))
+            so_many = builder.fadd(builder.load(nonzeros), builder.uitofp(n, DOUBLE))
+            builder.store(so_many, nonzeros)
 
     @intrinsic
     def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
@@ -130,11 +132,11 @@ def _make_look(adds: bool) -> Callable[..., object]:
 _add_and_look, _look = _make_look(True), _make_look(False)
 
 
-@njit(signatures("xxOppS", types.void), nogil=True, cache=True)
+@compiled(signatures("xxOppS", types.void))
 def add_and_look(gradient, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
     _add_and_look(gradient, residual, out, start, stop, totals)
 
 
-@njit(signatures("xppS", types.void), nogil=True, cache=True)
+@compiled(signatures("xppS", types.void))
 def look(x, start, stop, totals):  # type: ignore[no-untyped-def]
     _look(x, x, x, start, stop, totals)

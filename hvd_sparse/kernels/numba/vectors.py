@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.core.base import BaseContext
 from numba.core.typing.templates import Signature
@@ -30,6 +30,10 @@ SEGMENT = 2048
 
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity, in entries: a segment, and one vector."""
+
+
+compiled = partial(njit, nogil=True, cache=True)
+"""Decorator of the functions that Python calls."""
 
 
 class Vectors:
@@ -250,10 +254,6 @@ class Call:
     def _pointer(self, kind: types.Array, value: ir.Value) -> ir.Value:
         array = self._context.make_array(kind)(self._context, self.builder, value)
         return array.data
-
-    def add_up(self, totals: ir.Value, position: int, amount: ir.Value) -> None:
-        slot = self.builder.gep(totals, [ir.Constant(WORD, position)])
-        self.builder.store(self.builder.fadd(self.builder.load(slot), amount), slot)
 
 
 def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Value]:

@@ -10,7 +10,7 @@ magnitudes is undefined.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ import torch
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
 from hvd_sparse.kernels.optimizers import Adam, Decay, Direction, NewtonSchulz, iterated
 from hvd_sparse.kernels.packing import Packers
-from hvd_sparse.kernels.rows import rows_of
 from hvd_sparse.kernels.torch import passes
 from hvd_sparse.kernels.torch.passes import Answers, Coming, Pass, joined, largest, take
 from hvd_sparse.kernels.torch.vector import (
@@ -33,25 +32,11 @@ from hvd_sparse.kernels.torch.vector import (
 )
 from hvd_sparse.types import Selection
 
-Answer = TypeVar("Answer")
 Kernel = Callable[..., object]
-
-LATE = {
-    "accumulate": "later_accumulate",
-    "accumulate_and_take": "later_accumulate_and_take",
-}
-"""Methods of a device's kernels that record a pass, to run when the bucket is complete."""
-
-
-def _at_once(later: Callable[..., Coming[Answer]]) -> Callable[..., Answer]:
-    def kernel(*arguments: object) -> Answer:
-        return later(*arguments).result()
-
-    return kernel
 
 
 def _all_of(x: torch.Tensor, mask: torch.Tensor, count: int) -> Selection:
-    taken = take(x, mask, count).selection
+    _, taken = take(x, mask, count)
     assert taken is not None
     return taken
 
@@ -93,11 +78,9 @@ class TorchKernels(Kernels):
 
     def chunk_norms(self, x: Vector, length: int) -> np.ndarray:
         tensor = tensor_of(x)
-        wide = passes.chunks(tensor.abs().to(torch.float64), length)
-        return fetch(wide.sum(1).to(tensor.dtype))
-
-    def sample_magnitudes(self, x: Vector, start: int, stride: int) -> np.ndarray:
-        return fetch(tensor_of(x)[start::stride].abs())
+        wide = tensor.abs().to(torch.float64)
+        rows = torch.nn.functional.pad(wide, (0, -wide.numel() % length)).view(-1, length)
+        return fetch(rows.sum(1).to(tensor.dtype))
 
     # -- taking -----------------------------------------------------------------------------------
 
@@ -114,8 +97,7 @@ class TorchKernels(Kernels):
         self, x: Vector, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
         tensor = tensor_of(x)
-        taken = take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
-        return taken.found, taken.selection
+        return take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
 
     def take_at_most(self, x: Vector, threshold: float, most: int) -> tuple[int, Selection]:
         count, taken = self.count_and_take(x, threshold, most)
@@ -128,46 +110,28 @@ class TorchKernels(Kernels):
         count = min(count, x.size)
         return _all_of(tensor, largest(tensor, count), count)
 
-    def take_indices(self, x: Vector, indices: np.ndarray) -> Selection:
-        tensor = tensor_of(x)
-        values = fetch(tensor[upload_indices(indices, tensor.device)])
-        return Selection(indices, values, x.size)
-
-    def take_bins(
-        self, accumulated: Vector, gradient: Vector, length: int
-    ) -> tuple[np.ndarray, Selection]:
-        x = tensor_of(accumulated)
-        if not x.numel():
-            return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
-        maxima = passes.chunks(x.abs(), length).amax(1)
-        limits = maxima.repeat_interleave(length, output_size=maxima.numel() * length)[: x.numel()]
-        reaches = (x + tensor_of(gradient)).abs() >= limits
-        reaches &= (limits > 0) & (x != 0)
-        taken = _all_of(x, reaches, int(fetch(reaches.sum())))
-        return fetch(maxima), taken
-
     # -- passes -----------------------------------------------------------------------------------
 
-    def later_accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Coming[Moments]:
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), None)
-        return Coming[Moments](one, self.begin)
+    def accumulate(self, gradient: Vector, residual: Vector, out: Vector) -> Moments:
+        return cast(Moments, self._run(gradient, residual, out, None))
 
-    accumulate = _at_once(later_accumulate)
-
-    def later_accumulate_and_take(
+    def accumulate_and_take(
         self,
         gradient: Vector,
         residual: Vector,
         out: Vector,
         aim: Aim,
         direction: Direction | None = None,
-    ) -> Coming[Taking]:
+    ) -> Taking:
         if direction is not None:
             gradient = self.directed(gradient, direction)
-        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
-        return Coming[Taking](one, self.begin)
+        return cast(Taking, self._run(gradient, residual, out, aim))
 
-    accumulate_and_take = _at_once(later_accumulate_and_take)
+    def _run(self, gradient: Vector, residual: Vector, out: Vector, aim: Aim | None) -> object:
+        """Return a pass's result. On a device, the pass waits for the others of its bucket."""
+        one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
+        coming = Coming(one, self.begin)
+        return coming if isinstance(out, DeviceVector) else coming.result()
 
     def begin(self, given: Sequence[Pass]) -> Answers:
         return joined([passes.accumulated(one) for one in given])
@@ -201,14 +165,9 @@ class TorchKernels(Kernels):
         if not isinstance(out, DeviceVector):
             return self._host.trim(taken, count, out)
         kept, least = self._host.trim(taken, count, None)
-        self.restore(out, taken.without(kept))
+        left = taken.without(kept)
+        out[left.indices] = left.values
         return kept, least
-
-    def restore(self, out: Vector, selection: Selection) -> None:
-        out[selection.indices] = selection.values
-
-    def clear(self, residual: Vector, indices: np.ndarray) -> None:
-        residual[indices] = 0.0
 
     # -- the sum ----------------------------------------------------------------------------------
 
@@ -238,9 +197,7 @@ class KernelsByPlace:
 
     def __init__(self, host: Kernels, device: Kernels) -> None:
         self._host, self._device = host, device
-        rows = rows_of(host)
-        if rows is not None:
-            self.send_rows, self.sum_rows = rows.send_rows, rows.sum_rows
+        self.most_in_row = host.most_in_row
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         for kernels, is_device in ((self._host, False), (self._device, True)):
@@ -251,7 +208,7 @@ class KernelsByPlace:
 
     def __getattr__(self, name: str) -> Kernel:
         on_host: Kernel = getattr(self._host, name)
-        on_device: Kernel = getattr(self._device, LATE.get(name, name))
+        on_device: Kernel = getattr(self._device, name)
 
         def kernel(*values: object) -> object:
             is_on_device = any(type(value) is DeviceVector for value in values)

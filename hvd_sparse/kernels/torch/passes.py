@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +19,14 @@ from hvd_sparse.kernels.torch.vector import (
     Copy,
     fetch,
     follow,
+    in_one,
+    numpy_dtype,
     reaching,
     rounded,
     stream_of,
     tensor_of,
 )
 from hvd_sparse.types import Selection
-
-Answer = TypeVar("Answer", covariant=True)
 
 
 class Pass(NamedTuple):
@@ -53,7 +53,7 @@ Begin = Callable[[Sequence[Pass]], Answers]
 """Function of an engine that starts passes of one dtype on a device, without waiting."""
 
 
-class Coming(Generic[Answer]):
+class Coming:
     """The future result of a pass, which starts with the others of its bucket (``Delivery``), or
     alone as soon as ``result`` is called or an attribute of the result is read."""
 
@@ -61,21 +61,20 @@ class Coming(Generic[Answer]):
         self.one, self.begin = one, begin
         self.stream = stream_of(one.out.device)
         self.delivery: tuple[Callable[[], Sequence[object]], int] | None = None
-        self._answer: Answer | None = None
+        self._answer: object = None
 
     @property
     def is_begun(self) -> bool:
         return self.delivery is not None or self._answer is not None
 
-    def result(self) -> Answer:
+    def result(self) -> object:
         if self._answer is None:
             if self.delivery is None:
                 answers = self.begin([self.one])
-                found = answers.read(fetch(answers.words))[0]
+                self._answer = answers.read(fetch(answers.words))[0]
             else:
                 all_of_bucket, number = self.delivery
-                found = all_of_bucket()[number]
-            self._answer = cast(Answer, found)
+                self._answer = all_of_bucket()[number]
         return self._answer
 
     def __getattr__(self, name: str) -> object:
@@ -86,8 +85,8 @@ class Delivery:
     """Starts a bucket's passes, and one copy of their results to the host for each device.
     ``is_here`` returns whether these copies and the copies ``beside`` are complete."""
 
-    def __init__(self, coming: Sequence[Coming[object]], beside: Sequence[Copy] = ()) -> None:
-        by_device: dict[torch.device, list[Coming[object]]] = {}
+    def __init__(self, coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> None:
+        by_device: dict[torch.device, list[Coming]] = {}
         for each in coming:
             by_device.setdefault(each.one.out.device, []).append(each)
         self._copies = [*map(_begun, by_device.values()), *beside]
@@ -96,8 +95,8 @@ class Delivery:
         return all(copy.is_here() for copy in self._copies)
 
 
-def _begun(coming: Sequence[Coming[object]]) -> Copy:
-    together: dict[tuple[Begin, torch.dtype], list[Coming[object]]] = {}
+def _begun(coming: Sequence[Coming]) -> Copy:
+    together: dict[tuple[Begin, torch.dtype], list[Coming]] = {}
     for each in coming:
         follow(each.stream)  # because another stream may have computed the tensor
         together.setdefault((each.begin, each.one.out.dtype), []).append(each)
@@ -114,31 +113,13 @@ def _begun(coming: Sequence[Coming[object]]) -> Copy:
 def joined(several: Sequence[Answers]) -> Answers:
     if len(several) == 1:
         return several[0]
-    # Pad each piece to a multiple of 8 bytes, to align the float64 numbers of the next.
-    words = [torch.nn.functional.pad(each.words, (0, each.words.numel() % 2)) for each in several]
-    ends = np.cumsum([each.numel() for each in words]).tolist()
-    pieces = [
-        (slice(end - piece.numel(), end - piece.numel() + each.words.numel()), each.read)
-        for end, piece, each in zip(ends, words, several)
-    ]
+    words, places = in_one([each.words for each in several])
+    pieces = list(zip(places, [each.read for each in several]))
 
     def read(fetched: np.ndarray) -> Sequence[object]:
         return [answer for place, own in pieces for answer in own(fetched[place])]
 
-    return Answers(torch.cat(words), read)
-
-
-class Taken(NamedTuple):
-    """Entries that a mask selects.
-
-    found : number of these entries
-    selection : the entries; None if there are more than the capacity
-    also : numbers that were copied to the host together with the entries
-    """
-
-    found: int
-    selection: Selection | None
-    also: list[float]
+    return Answers(words, read)
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -152,8 +133,9 @@ def largest(x: torch.Tensor, count: int) -> torch.Tensor:
     return above | (ties & (ties.cumsum(0) <= count - above.sum()))
 
 
-def take(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> Taken:
-    return unpacked(fetch(packed(x, mask, capacity, *also)), x, capacity, len(also))
+def take(x: torch.Tensor, mask: torch.Tensor, capacity: int) -> tuple[int, Selection | None]:
+    count, taken, _ = unpacked(fetch(packed(x, mask, capacity)), x, capacity, 0)
+    return count, taken
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
@@ -167,16 +149,19 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
     )
 
 
-def unpacked(fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int) -> Taken:
+def unpacked(
+    fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int
+) -> tuple[int, Selection | None, list[float]]:
+    """Return the number of selected entries, the entries, or None if they are more than
+    ``capacity``, and the ``also`` scalars that were packed with them."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
     if count > capacity:
-        return Taken(count, None, rest)
-    dtype = np.float64 if x.dtype == torch.float64 else np.float32
+        return count, None, rest
     entries = fetched[head:]
-    taken = entries[:count].view(np.uint32), entries[room:].view(dtype)[:count]
-    return Taken(count, Selection(*taken, x.numel()), rest)
+    taken = entries[:count].view(np.uint32), entries[room:].view(numpy_dtype(x))[:count]
+    return count, Selection(*taken, x.numel()), rest
 
 
 def accumulated(one: Pass) -> Answers:
@@ -205,26 +190,22 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
 
     def read(fetched: np.ndarray) -> list[Taking]:
-        taken = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
-        bad, *numbers = taken.also
-        found = brought_in(numbers, aim.brings, kept.numel())
-        return [Taking(int(bad), taken.selection, found)]
+        _, taken, (bad, *numbers) = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
+        return [Taking(int(bad), taken, brought_in(numbers, aim.brings, kept.numel()))]
 
     return Answers(packed(total, reaches, aim.capacity, nonfinite, *besides), read)
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
-    vectors, is_of_mean = map(tensor_of, direction.vectors), direction.step.is_of_mean
-    mean, square, out_mean, out_square = vectors
-    dtype = np.dtype(np.float64 if gradient.dtype == torch.float64 else np.float32)
-    factors = (float(factor) for factor in direction.step.factors(dtype))
+    mean, square, out_mean, out_square = map(tensor_of, direction[:4])
+    factors = (float(factor) for factor in direction.step.factors(numpy_dtype(gradient)))
     beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
     # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
     torch.add(mean * beta1, gradient * rest1, out=out_mean)
     torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
     first, second = out_mean * unbias1, out_square * unbias2
     average = (second * own).add_(torch.minimum(first * first, second).mul_(others))
-    top = first if is_of_mean else gradient
+    top = first if direction.step.is_of_mean else gradient
     out = top / _root(average).add_(epsilon)
     return out.add_(average.mul_(0.0)).mul_(scale)
 
@@ -320,8 +301,3 @@ def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Br
         found[name] = statistic.read(rest[: statistic.size], numel)
         rest = rest[statistic.size :]
     return Brought(**found)  # type: ignore[arg-type]
-
-
-def chunks(x: torch.Tensor, length: int) -> torch.Tensor:
-    """Return the vector as rows of ``length`` entries; the last row is padded with zeros."""
-    return torch.nn.functional.pad(x, (0, -x.numel() % length)).view(-1, length)

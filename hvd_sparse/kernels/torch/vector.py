@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NoReturn, Union
 
 import numpy as np
@@ -17,6 +18,10 @@ LOW = 0xFFFFFFFF
 """Mask that converts int32 indices to int64, because torch has few operations on uint32."""
 
 
+def numpy_dtype(tensor: torch.Tensor) -> np.dtype:
+    return np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
+
+
 class DeviceVector:
     """A 1-D, contiguous vector on a device. It has the operators and methods of numpy arrays that
     selectors and memories use. Passing it to a function of numpy raises TypeError."""
@@ -26,7 +31,7 @@ class DeviceVector:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
-        self.dtype = np.dtype(np.float64 if tensor.dtype == torch.float64 else np.float32)
+        self.dtype = numpy_dtype(tensor)
 
     @property
     def size(self) -> int:
@@ -168,17 +173,23 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
     for device in dict.fromkeys(each.device for each in tensors):
-        places = [i for i, each in enumerate(tensors) if each.device == device]
-        # Align each piece to 8 bytes.
-        pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in places]
-        even = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
-        words, start = fetch(torch.cat(even)), 0
-        for i, piece, padded in zip(places, pieces, even):
-            array = words[start : start + piece.numel()]
+        there = [i for i, each in enumerate(tensors) if each.device == device]
+        pieces = [tensors[i].contiguous().view(-1).view(torch.int32) for i in there]
+        together, places = in_one(pieces)
+        words = fetch(together)
+        for i, place in zip(there, places):
             dtype = torch.empty(0, dtype=tensors[i].dtype).numpy().dtype
-            found[i] = array.view(dtype).reshape(tuple(tensors[i].shape))
-            start += padded.numel()
+            found[i] = words[place].view(dtype).reshape(tuple(tensors[i].shape))
     return found
+
+
+def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
+    """Return one tensor of all pieces, which are int32, and the places of the pieces in it. Every
+    place starts at a multiple of 8 bytes, so that it can be viewed as 8-byte numbers."""
+    padded = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
+    starts = accumulate((each.numel() for each in padded), initial=0)
+    places = [slice(start, start + each.numel()) for start, each in zip(starts, pieces)]
+    return torch.cat(padded), places
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:

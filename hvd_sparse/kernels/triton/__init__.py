@@ -14,19 +14,10 @@ import torch
 import triton
 import triton.language as tl
 
-from hvd_sparse.kernels.contract import (
-    NOTHING,
-    Aim,
-    Brought,
-    Kernels,
-    Moments,
-    Sums,
-    Surplus,
-    Taking,
-)
+from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Sums, Surplus, Taking
 from hvd_sparse.kernels.torch import TorchKernels
 from hvd_sparse.kernels.torch.passes import STATISTICS, Answers, Pass, brought_in, joined, pending
-from hvd_sparse.kernels.torch.vector import Vector, rounded, tensor_of, upload
+from hvd_sparse.kernels.torch.vector import Vector, numpy_dtype, rounded, tensor_of, upload
 from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
@@ -86,7 +77,10 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     counts, nonfinite, nonzeros = (empty(programs, torch.int32) for _ in range(3))
     bases, starts = (empty(programs, torch.int64) for _ in range(2))
     sums, most = (empty(programs, torch.float64) for _ in range(2))
-    rows, cuts, owners, given_out = _given(passes, table, device)
+    # The number of each program's tensor, and a counter for each tensor.
+    numbers, counters = np.arange(tensors, dtype=np.int32), np.zeros(tensors, np.int64)
+    given = (table, np.repeat(numbers, table[:, 7]), _cuts(passes), counters)
+    rows, owners, cuts, given_out = _uploaded(given, device)
     kind = _kind(dtype)
     is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
     looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
@@ -127,17 +121,16 @@ def assemble(
         row[1 : 1 + len(each.parts)] = [part.count for part in each.parts]
     ranges = np.cumsum(counts).reshape(counts.shape)
     indices = np.concatenate([part.indices for each in sums for part in each.parts])
-    addresses, kept_back = _addressed(surplus, _numpy(outs[0]))
+    addresses, kept_back = _addressed(surplus, numpy_dtype(outs[0]))
     given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
     rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
     blocks = sum(programs)
     is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
     with on(device):
         device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
-            rows.view(torch.int64), numbers.view(torch.int32), places.view(torch.int64),
-            words.view(torch.int32), values.view(dtype), parts,
+            rows, numbers, places, words, values, parts,
             int(counts.max()).bit_length(),  # halvings of the longest range
-            blocks, targets.view(torch.int64), entries.view(dtype), addresses.size,
+            blocks, targets, entries, addresses.size,
             DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
             IS_ALIGNED=is_aligned, CHUNK=128, BACK=CHUNK, **OPTIONS
         )  # fmt: skip
@@ -171,35 +164,19 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
     return table
 
 
-def _given(
-    passes: Sequence[Pass], table: np.ndarray, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return four tensors on the device: the table, the threshold of each tensor, the number of
-    each program's tensor, and a counter for each tensor, set to 0."""
-    owners = np.repeat(np.arange(len(passes), dtype=np.int32), table[:, 7])
-    given = (table, _cuts(passes), owners, np.zeros(len(passes), np.int64))
-    rows, limits, numbers, counts = _uploaded(given, device)
-    kind = passes[0].out.dtype
-    return (
-        rows.view(torch.int64),
-        limits.view(kind),
-        numbers.view(torch.int32),
-        counts.view(torch.int64),
-    )
-
-
-def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> Sequence[torch.Tensor]:
+def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Return copies on the device, flat, of signed type and padded, which come by one copy."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):
         together[start : start + each.nbytes] = np.ascontiguousarray(each).view(np.uint8).ravel()
-    pieces: Sequence[torch.Tensor] = upload(together, device).split(wholes)
-    return pieces
+    kinds = [getattr(torch, each.dtype.name.lstrip("u")) for each in arrays]
+    return [piece.view(kind) for piece, kind in zip(upload(together, device).split(wholes), kinds)]
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
     """Return thresholds in the data's dtype, above 0; infinity for passes without an aim."""
-    dtype = _numpy(passes[0].out)
+    dtype = numpy_dtype(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
     ]
@@ -228,7 +205,7 @@ def _whole(nbytes: int) -> int:
 
 
 def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
-    dtype = _numpy(passes[0].out)
+    dtype = numpy_dtype(passes[0].out)
     sizes = _sizes(len(passes), sum(each.room for each in passes), dtype.itemsize)
     head, values, places = np.split(words, np.cumsum(sizes)[:-1])
     values, places = values.view(dtype), places.view(np.uint32)
@@ -246,16 +223,12 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
         if count <= one.aim.capacity:
             here = slice(start, start + int(count))
             selection = Selection(places[here], values[here], numel)
-        brought = NOTHING
+        brought = Brought()
         if MOMENTS in one.aim.brings:
             brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
         answers.append(Taking(int(nonfinite), selection, brought))
         start += one.room
     return answers
-
-
-def _numpy(x: torch.Tensor) -> np.dtype:
-    return np.dtype(np.float64 if x.dtype == torch.float64 else np.float32)
 
 
 def _kind(dtype: torch.dtype) -> tl.dtype:
@@ -274,8 +247,7 @@ class TritonKernels(TorchKernels):
         self._block = block
 
     def begin(self, passes: Sequence[Pass]) -> Answers:
-        out = passes[0].out
-        if not self._runs_on(out) or not any(one.out.numel() for one in passes):
+        if not any(one.out.numel() for one in passes):
             return super().begin(passes)
         numbers = [  # compute these before the passes, which may overwrite their inputs
             number
@@ -297,7 +269,7 @@ class TritonKernels(TorchKernels):
         together: dict[Kind, list[Sum]] = {}
         for out, parts, factor in sums:
             tensor = tensor_of(out)
-            if any(part.count for part in parts) and self._runs_on(tensor):
+            if any(part.count for part in parts):
                 kind = tensor.device, tensor.dtype
                 together.setdefault(kind, []).append(Sum(tensor, parts, factor))
             else:
@@ -311,10 +283,6 @@ class TritonKernels(TorchKernels):
                 self.restore(vector, entries)
         for kind, each in together.items():
             assemble(each, beside[kind], self._block)
-
-    @staticmethod
-    def _runs_on(x: torch.Tensor) -> bool:
-        return IS_INTERPRETED or x.device.type != "cpu"
 
 
 def _asked(aim: Aim | None) -> tuple[str, ...]:
