@@ -34,9 +34,9 @@ def train(
     model: DistributedDataParallel,
     optimizer: torch.optim.Optimizer,
     *,
-    dtype: torch.dtype,
-    passes: int,
-    scaler: Any,
+    dtype: torch.dtype = torch.float32,
+    passes: int = 1,
+    scaler: Any = None,
     syncs_always: bool = False,
 ) -> None:
     for step in range(STEPS):
@@ -131,10 +131,17 @@ MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
 
 
-def with_momentum(model: DistributedDataParallel, hook: Callable[..., Any]) -> Any:
-    optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
-    hook(model, optimizer=optimizer, **UNMASKED)
-    return optimizer
+def with_momentum(
+    name: str, make_model: Callable[[], nn.Module], passes: int = 1, **ddp: Any
+) -> dict[str, Any]:
+    def run(hook: Callable[..., None]) -> nn.Module:
+        model = DistributedDataParallel(make_model(), **ddp, **SMALL_BUCKETS)
+        optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
+        hook(model, optimizer=optimizer, **UNMASKED)
+        train(model, optimizer, passes=passes)
+        return model
+
+    return compare(name, run)
 
 
 @cases
@@ -151,14 +158,7 @@ def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
             optimizer.zero_grad(set_to_none=False)
         errors.append(caught(lambda: loss_of(model, 91).backward()))
     handle.close()
-
-    def run(hook: Callable[..., None]) -> nn.Module:
-        model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-        optimizer = with_momentum(model, hook)
-        train(model, optimizer, dtype=torch.float32, passes=2, scaler=None)
-        return model
-
-    return {**compare(name, run), "errors": errors}
+    return {**with_momentum(name, network, passes=2), "errors": errors}
 
 
 class Branching(nn.Module):
@@ -178,62 +178,37 @@ class Branching(nn.Module):
         return outputs[:, :4]
 
 
-def zeros_and_unused(name: str, **ddp: Any) -> dict[str, Any]:
-    def run(hook: Callable[..., None]) -> nn.Module:
-        branching = Branching(is_static="static_graph" in ddp)
-        model = DistributedDataParallel(branching, **ddp, **SMALL_BUCKETS)
-        optimizer = with_momentum(model, hook)
-        train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
-        return model
-
-    return compare(name, run)
-
-
 for mode in ("find_unused_parameters", "static_graph"):
-    cases[f"zeros_in_{mode}"] = partial(zeros_and_unused, **{mode: True})
+    branching = partial(Branching, is_static=mode == "static_graph")
+    cases[f"unusual_zeros_in_{mode}"] = partial(with_momentum, make_model=branching, **{mode: True})
 
 
-@cases
-def layouts_of_parameters(name: str) -> dict[str, Any]:
-    class Convolving(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(3)
-            self.convolve = nn.Conv2d(1, 8, 2, bias=False).to(memory_format=torch.channels_last)
-            self.convolve_again = nn.Conv2d(8, 6, 2).to(memory_format=torch.channels_last)
-            self.narrow = nn.Parameter(torch.randn(12, 4).t())
+class Convolving(nn.Module):
+    """Parameters whose entries lie otherwise than their shapes say."""
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            images = self.convolve_again(self.convolve(inputs.view(-1, 1, 3, 4)).tanh())
-            return nn.functional.linear(images.flatten(1), self.narrow)
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.convolve = nn.Conv2d(1, 8, 2, bias=False).to(memory_format=torch.channels_last)
+        self.convolve_again = nn.Conv2d(8, 6, 2).to(memory_format=torch.channels_last)
+        self.narrow = nn.Parameter(torch.randn(12, 4).t())
 
-    def run(hook: Callable[..., None]) -> nn.Module:
-        model = DistributedDataParallel(Convolving(), **SMALL_BUCKETS)
-        optimizer = with_momentum(model, hook)
-        train(model, optimizer, dtype=torch.float32, passes=1, scaler=None)
-        return model
-
-    return compare(name, run)
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        images = self.convolve_again(self.convolve(inputs.view(-1, 1, 3, 4)).tanh())
+        return nn.functional.linear(images.flatten(1), self.narrow)
 
 
-@cases
-def mixed_dtypes(name: str) -> dict[str, Any]:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.narrow, self.wide = network(), nn.Linear(4, 4).double()
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = network(), nn.Linear(4, 4).double()
 
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return self.wide(self.narrow(inputs).double()).float()
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.wide(self.narrow(inputs).double()).float()
 
-    def run(hook: Callable[..., None]) -> nn.Module:
-        torch.manual_seed(2)
-        model = DistributedDataParallel(Mixed())
-        hook(model, **SPARSE_ONLY)
-        train(model, sgd(model.parameters()), dtype=torch.float32, passes=1, scaler=None)
-        return model
 
-    return compare(name, run)
+cases["unusual_layouts_of_parameters"] = partial(with_momentum, make_model=Convolving)
+cases["unusual_mixture_of_dtypes"] = partial(with_momentum, make_model=Mixed)
 
 
 @cases

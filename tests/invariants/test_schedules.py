@@ -82,12 +82,14 @@ WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
 @pytest.mark.parametrize(
     ("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"]
 )
-def test_steps_that_run_dense_send_the_residual_and_lose_nothing(schedule, dense_steps, memory):
+@pytest.mark.parametrize("rollback", [True, False])
+def test_steps_that_run_dense_send_the_residual_and_lose_nothing(
+    rollback, schedule, dense_steps, memory
+):
     """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
     specs, steps = tensors((40, 25)), 10
-    configuration = configure(
-        "dgc_sampled", 0.1, schedule=schedule, memory=memory, allow_dense=True
-    )
+    options = {"schedule": schedule, "memory": memory, "rollback": rollback}
+    configuration = configure("dgc_sampled", 0.1, allow_dense=True, **options)
 
     def script(collective):
         session = Session(configuration, specs, collective)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import subprocess
-import sys
 import zlib
 from collections import Counter
 
@@ -14,6 +12,7 @@ import worlds
 from conformance.codec_checks import selection_of
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import run_python
 
 from hvd_sparse.collectives.contract import Request
 from hvd_sparse.errors import CorruptPayload
@@ -205,7 +204,7 @@ def test_isal_is_used_if_it_is_there_and_zlib_otherwise(isal_is_there, module):
         f"import sys; {hide}from hvd_sparse.wire.frame import crc32; "
         "print(crc32.__module__, crc32(b'hvd'))"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    run = run_python("-c", script)
     assert run.stdout.split() == [module, str(zlib.crc32(b"hvd"))]
 
 

@@ -1,4 +1,4 @@
-"""A step in good health: order of results, dense steps, steps that are begun again."""
+"""A step in good health: order of results, and steps that are begun again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,6 @@ from hvd_sparse.step.rows import OutgoingRows
 
 
 @dataclass(frozen=True)
-class SparseThenDense:
-    id: ClassVar[str] = "sparse_then_dense"
-
-    def density(self, step):
-        return 1.0 if step >= 2 else 0.2
-
-
-@dataclass(frozen=True)
 class TwoPhases(AllGatherExchange):
     id: ClassVar[str] = "two_phases"
 
@@ -46,26 +38,6 @@ class TwoPhases(AllGatherExchange):
 
 IN_TWO_PHASES = dataclasses.replace(configure(), exchange=TwoPhases())
 ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
-
-
-@pytest.mark.parametrize("rollback", [True, False])
-def test_a_dense_step_sends_the_residual_too_and_keeps_nothing(rollback):
-    configuration = dataclasses.replace(
-        configure(allow_dense=True, rollback=rollback), schedule=SparseThenDense()
-    )
-
-    def script(collective):
-        session = start(collective, configuration)
-        steps = [measured_step(session, gradients(collective, step)) for step in range(4)]
-        return steps, session.step.stats.report(None)
-
-    outcomes = worlds.run(4, script)
-    for step in range(4):
-        assert_conserved([steps[step] for steps, _ in outcomes])
-    for steps, report in outcomes:
-        assert any(kept.any() for kept in steps[1][2].values())
-        assert not any(kept.any() for kept in steps[2][2].values())
-        assert (report["sparse_steps"], report["dense_steps"]) == (2 * len(SPECS), 2 * len(SPECS))
 
 
 def test_results_may_be_asked_for_in_another_order_on_every_rank():
