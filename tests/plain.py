@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from harness import LIMIT_S
-
-ROOT = Path(__file__).resolve().parent.parent
+from harness import LIMIT_S, ROOT
 
 
 def run_plain(

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from harness import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "laws.md").read_text(encoding="utf-8")
 NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)
 CITATION = re.compile(

@@ -11,9 +11,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from harness import LIMIT_S
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from harness import LIMIT_S, ROOT
 
 
 @pytest.fixture(scope="module")

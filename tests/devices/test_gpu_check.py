@@ -7,12 +7,11 @@ import os
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from blocks import blocks_for, commands_of
 from forks import ON_THE_CPU, interpreted, run_worker
-from harness import LIMIT_S
+from harness import LIMIT_S, ROOT
 from installed import has_triton, is_installed
 
 pytest.importorskip("torch")
@@ -25,7 +24,6 @@ from devices.gpu_check.page import draw, write
 
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKER = "devices.gpu_worker"
 
 

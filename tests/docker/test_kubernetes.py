@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import yaml
+from harness import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 JOB = yaml.safe_load((ROOT / "docker" / "kubernetes" / "mpijob.yaml").read_text(encoding="utf-8"))
 
 

@@ -7,13 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from blocks import blocks_for
+from harness import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
 STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from devices.gpu_check.checks import IGNORED, OTHER_DIGITS
 from frontends._common import measured
 from frontends._method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, STAYING, STEPS
-from harness import launch
+from harness import ROOT, launch
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
 CASES = (
     *METHODS,

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from blocks import Block, blocks_for
-from harness import LIMIT_S
+from harness import LIMIT_S, ROOT
 from installed import horovod_parts
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 LAUNCH = ROOT / "scripts" / "launch"
 ALL_LIMIT_S = 3 * LIMIT_S
 pytestmark = pytest.mark.timeout(ALL_LIMIT_S + 60)

@@ -8,14 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from harness import LIMIT_S, launch_environment
+from harness import LIMIT_S, ROOT, launch_environment
 
 from benchmarks.network.cluster import inside
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 TOOLS = ("ip", "tc", "unshare", "setpriv")
 
 

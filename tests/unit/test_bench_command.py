@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from plain import run_plain
@@ -11,8 +10,6 @@ from programs import run_python, run_quick_bench
 
 from benchmarks.__main__ import BENCHES, PROGRAMS
 from hvd_sparse.registry import CODECS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.full
 

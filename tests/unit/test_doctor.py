@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from harness import ROOT
 from installed import has_triton, with_triton
 from plain import run_plain
 from programs import run_python
@@ -13,7 +13,6 @@ from programs import run_python
 from hvd_sparse.cli import doctor
 from hvd_sparse.cli.doctor import EXTRAS, TESTED
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 OF_DEVELOPERS = ("fuzz", "dev", "docs", "release")
 OF_WRITERS = ("tensorboard", "wandb", "mlflow")
 """Whoever names one in ``telemetry=`` is told there what it needs."""

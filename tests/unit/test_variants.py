@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from compressors import Made
+from harness import ROOT
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import check_rule
@@ -214,7 +214,6 @@ def test_other_texts_are_refused_and_say_what_would_do(text, words):
         density_argument(text)
 
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "methods"
 SECTIONS = {
     path.stem: path.read_text(encoding="utf-8")
