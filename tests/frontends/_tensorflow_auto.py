@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from _auto import AutoBooks
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
+from _keras_models import BATCHES, RATE, DistributedOptimizer, fit, go_on, make_built_model
 from _laws import SHAPES
 from _tensorflow_cases import (
     Compression,
@@ -18,7 +19,6 @@ from _tensorflow_cases import (
     tape_gradients,
     variables_of,
 )
-from _tensorflow_laws import student, teacher_data, train_by_keras
 
 AUTO = Cases()
 
@@ -87,33 +87,20 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any)
     }
 
 
-def train(name: str, **options: Any) -> dict[str, Any]:
-    results = {}
-    for label, ways in {"changing": SCRIPT[:10] * 2, "dense": ["dense"] * 20}.items():
-        model = student()
-        compressor = Compression.auto(
-            model, density=0.02, name=f"{name}.{label}", min_numel=256, allow_dense=False
-        )
-        compressor._policy.trial = Scripted(ways)
-        inputs, targets = teacher_data()
-        before = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-        train_by_keras(
-            model, compressor, tf.constant(inputs), tf.constant(targets), steps=20, **options
-        )
-        after = float(tf.reduce_mean((model(inputs) - targets) ** 2))
-        results[label] = {
-            "digest": digest_of(model.get_weights()),
-            "learnt": after / before,
-            "left": len(compressor._policy.trial.left),
-            "weights": [float(np.abs(weight).sum()) for weight in model.get_weights()],
-        }
-        compressor.close()
-    model = student()
-    train_by_keras(
-        model, hvd.Compression.none, tf.constant(inputs), tf.constant(targets), steps=20, **options
+def train(name: str, groups: int | None = None) -> dict[str, Any]:
+    """How far a model is trained by ``fit``, and how many of the script's steps are left."""
+    model = make_built_model()
+    compressor = Compression.auto(
+        model, density=0.1, name=name, min_numel=10, codec="index_value", allow_dense=False
     )
-    results["none"] = {"weights": [float(np.abs(weight).sum()) for weight in model.get_weights()]}
-    return results
+    compressor._policy.trial = Scripted(SCRIPT[: 2 * BATCHES])
+    optimizer = DistributedOptimizer(
+        tf.keras.optimizers.SGD(RATE), compression=compressor, groups=groups
+    )
+    losses = fit(model, optimizer, steps_per_execution=4)["loss"] + go_on(model)["loss"]
+    compressor.close()
+    left = len(compressor._policy.trial.left)
+    return {"digest": digest_of(model.get_weights()), "losses": losses, "left": left}
 
 
 AUTO["auto_trains_by_keras"] = train

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -12,13 +11,14 @@ import _common
 import numpy as np
 import tensorflow as tf
 from _common import Case, run_cases
+from _method_cases import digest_of
 
 warnings.simplefilter("ignore")  # Horovod's own Keras makes several
 import horovod.tensorflow as hvd  # noqa: E402
 
 from hvd_sparse.tensorflow import Compression, LocalSteps  # noqa: E402
 
-__all__ = ["Compression", "LocalSteps", "hvd"]
+__all__ = ["Compression", "LocalSteps", "digest_of", "hvd"]
 
 COMPRESSES_1D = True
 
@@ -50,13 +50,6 @@ def last_rank() -> bool:
 def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
-
-
-def digest_of(arrays: Iterable[Any]) -> str:
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
 
 
 def residuals_of(compressor: Any) -> dict[str, np.ndarray]:

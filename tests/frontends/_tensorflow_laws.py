@@ -1,4 +1,4 @@
-"""A timeline, names of groups in traces, and a student that learns by Keras."""
+"""A timeline, and names of groups in traces."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ import tempfile
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
 from _laws import books_of
-from _tensorflow_cases import (
-    Compression,
-    hvd,
-    linear_loss,
-    tape_gradients,
-    variables_of,
-)
-from horovod.tensorflow.keras import DistributedOptimizer
+from _tensorflow_cases import Compression, hvd, linear_loss, tape_gradients, variables_of
 
 from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.tracing import SETTING, path_of
@@ -39,32 +31,6 @@ def timeline(name: str) -> dict[str, int]:
     finally:
         del os.environ[SETTING]
     return Counter(event["name"] for event in events if event["ph"] == "X")
-
-
-def teacher_data() -> tuple[Any, Any]:
-    draw = np.random.RandomState(50 + hvd.rank())
-    inputs = draw.standard_normal((64, 32)).astype("f4")
-    teacher = np.random.RandomState(1).standard_normal((32, 8)).astype("f4") / 6
-    return inputs, np.tanh(inputs @ teacher)
-
-
-def student() -> Any:
-    start = tf.keras.initializers.RandomUniform(-0.2, 0.2, seed=4)
-    layers = [
-        tf.keras.layers.Dense(64, activation="tanh", kernel_initializer=start, input_shape=(32,)),
-        tf.keras.layers.Dense(8, kernel_initializer=start),
-    ]
-    return tf.keras.Sequential(layers)
-
-
-def train_by_keras(
-    model: Any, compressor: Any, inputs: Any, targets: Any, steps: int, groups: Any = None
-) -> None:
-    optimizer = DistributedOptimizer(
-        tf.keras.optimizers.SGD(0.3), compression=compressor, groups=groups
-    )
-    model.compile(optimizer, "mse", steps_per_execution=4)
-    model.fit(inputs, targets, batch_size=16, epochs=steps // 4, shuffle=False, verbose=0)
 
 
 @LAWS

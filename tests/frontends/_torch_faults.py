@@ -106,16 +106,6 @@ cases["alone_clipped"] = alone
 cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="oktopk")
 
 
-def not_made(name: str, compression: Any) -> dict[str, Any]:
-    model = small_model()
-    said = caught(step_of(model, optimize(model, compression, name)))
-    return {"raised": said, "is_usable": is_usable(name)}
-
-
-cases["not_made_by_a_call"] = partial(not_made, compression=Compression.ldte_bs)
-cases["not_made_but_the_class"] = partial(not_made, compression=Compression)
-
-
 @cases
 def difference_of_compressors(name: str) -> dict[str, Any]:
     model = small_model()

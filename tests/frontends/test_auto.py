@@ -84,12 +84,9 @@ def test_who_is_not_in_the_process_set_is_left_alone(world):
 def test_replicas_learn_and_stay_identical_on_all_ways(world):
     for results in measured_of(outcome_in(world), "auto_trains").values():
         for result in results:
-            for label in ("changing", "dense"):
-                assert result[label]["digest"] == results[0][label]["digest"]
-                assert result[label]["learnt"] < 0.3
-                assert result[label]["left"] == 0, "a step was no step, or one was two"
-            dense, none = result["dense"]["weights"], result["none"]["weights"]
-            assert dense == pytest.approx(none, rel=1e-5)
+            assert result["digest"] == results[0]["digest"]
+            assert result["losses"][-1] < result["losses"][0]
+            assert result["left"] == 0, "a step was no step, or one was two"
 
 
 @in_tensorflow

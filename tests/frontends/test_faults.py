@@ -27,13 +27,12 @@ FAULTS = {
     "changed": (("ChangedGradient",), ("call optimizer.synchronize() first", "'1.weight'")),
     "outlived": (("InvalidOption",), ("gc.collect()",)),
     "converted": (("PeerFailure",), ("UnsupportedInput", "is float64 now, and was float32")),
-    "not_made": (("InvalidOption",), ("compression=Compression.ldte_bs(params, ",)),
     "recovery_selector": (("PeerFailure",), ("RuntimeError: the selector broke",)),
     "recovery_nan": (("PeerFailure",), ("NonFiniteGradient: ",)),
     "late": (("PeerFailure",), ()),
 }
 """By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
-OF_TORCH = ("recovery_nan", "changed", "converted", "outlived", "not_made", "alone", "pauses")
+OF_TORCH = ("recovery_nan", "changed", "converted", "outlived", "alone", "pauses")
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 

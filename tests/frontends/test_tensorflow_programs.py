@@ -82,6 +82,4 @@ def test_a_fit_is_watched_by_writers_and_a_callback(outcome):
             assert each["loss"] > 0
         if each["event"] == "step":
             (told,) = each["tensors"].values()  # of 4 tensors only the large one is compressed
-            assert told["density_achieved"] == 0.5 and told["residual_norm"] > 0
-            for kind in ("select", "encode", "exchange", "decode"):
-                assert told[f"{kind}_s"] > 0
+            assert told["density_achieved"] == 0.5 and told["exchange_s"] > 0
