@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from conformance.selector_checks import wanted
 from distributions import SMOOTH, after_error_feedback, draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,20 +26,16 @@ searches = pytest.mark.parametrize("search", STEPS)
 densities = pytest.mark.parametrize("density", DENSITIES)
 
 
-def wanted(x: np.ndarray, density: float) -> int:
-    return max(1, math.floor(x.size * Fraction(str(density))))
-
-
-def raw_count(x: np.ndarray, density: float) -> int:
+def raw_count(x, density):
     """What the uncorrected estimate would send: count(|x| >= mean|x| * ln(n / k))."""
-    threshold = math.fsum(np.abs(x).tolist()) / x.size * math.log(x.size / wanted(x, density))
+    threshold = math.fsum(np.abs(x).tolist()) / x.size * math.log(x.size / wanted(x.size, density))
     return int(np.count_nonzero(np.abs(x) >= threshold)) if threshold else int(np.count_nonzero(x))
 
 
 def check_ldte_bs(x: np.ndarray, selector: LdteBs, warm: float | None = None):
     """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
     found = selector.find(x, Context(warm=warm))
-    k, count = wanted(x, selector.density), found.selection.count
+    k, count = wanted(x.size, selector.density), found.selection.count
     low, high = (bound * k for bound in selector.tolerance)
     is_within = low <= count <= high and not found.is_fallback
     assert found.passes <= selector.max_passes
@@ -49,18 +46,12 @@ def check_ldte_bs(x: np.ndarray, selector: LdteBs, warm: float | None = None):
 @searches
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_ldte_bs_holds_after_a_thousand_steps_of_error_feedback(name, density, search):
-    found = check_ldte_bs(after_error_feedback(name, density), LdteBs(density, search=search))
-    assert not found.is_fallback
-    assert found.passes <= 12
-
-
-@searches
-@densities
-@pytest.mark.parametrize("name", GRADIENTS)
-def test_last_threshold_makes_a_warm_start(name, density, search):
+def test_after_a_thousand_steps_of_error_feedback_ldte_bs_holds_and_its_threshold_is_a_warm_start(
+    name, density, search
+):
     x = after_error_feedback(name, density)
     cold = check_ldte_bs(x, LdteBs(density, search=search))
+    assert not cold.is_fallback and cold.passes <= 12
     warm = check_ldte_bs(x, LdteBs(density, search=search), warm=cold.threshold)
     assert warm.passes <= 3
     deaf = LdteBs(density, search=search, warm_start=False).find(x, Context(warm=1e-30))
@@ -101,8 +92,8 @@ def test_hardly_more_non_zeros_than_wanted_are_all_sent_without_a_pass():
 @pytest.mark.parametrize("density", [0.001, 0.01])
 def test_raw_ldte_selects_next_to_nothing_under_error_feedback(name, density):
     x = after_error_feedback(name, density)
-    assert raw_count(x, density) <= 0.2 * wanted(x, density)
-    assert 1 <= Ldte(density).select(x).count <= 0.2 * wanted(x, density)
+    assert raw_count(x, density) <= 0.2 * wanted(x.size, density)
+    assert 1 <= Ldte(density).select(x).count <= 0.2 * wanted(x.size, density)
 
 
 @densities
@@ -110,7 +101,7 @@ def test_raw_ldte_selects_next_to_nothing_under_error_feedback(name, density):
 def test_ldte_sends_what_lies_above_its_formula(name, density):
     x = draw(name, 20_000)
     count = raw_count(x, density)
-    k = wanted(x, density)
+    k = wanted(x.size, density)
     expected = min(max(count, 1), 8 * k)
     found = Ldte(density).find(x, Context())
     assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold

@@ -38,17 +38,13 @@ def test_bytes_are_those_that_the_world_saw():
         )
 
 
-def test_payload_bytes_are_eight_an_entry_and_the_documented_headers():
-    """A bucket of two: 32 + 2 * 4 + 4 bytes a message, 32 a frame, 8 an entry."""
+def test_bytes_entries_and_densities_are_those_of_the_selections():
+    """A bucket of two: 32 + 2 * 4 + 4 bytes a message, 32 a frame, 8 an entry; topk at 0.1 takes 10
+    of 100, and 1 of 7 (at least one is sent)."""
     report = worlds.run(2, lambda c: train(c, configure(density=0.1), 4))[0]
     assert report["payload_bytes"] == 4 * (44 + 2 * 32) + 8 * report["entries_sent"]
     assert report["carrier_bytes"] == 4 * 2 * CARRIER_BYTES
     assert report["dense_bytes"] == 0
-
-
-def test_entries_and_densities_are_those_of_the_selections():
-    """topk at 0.1: 10 of 100, 1 of 7 (at least one is sent)."""
-    report = worlds.run(2, lambda c: train(c, configure(density=0.1), 4))[0]
     assert (report["steps"], report["sparse_steps"], report["dense_steps"]) == (4, 8, 0)
     assert (report["entries_sent"], report["entries_total"]) == (4 * 11, 4 * 107)
     assert report["density_achieved"] == pytest.approx(11 / 107)
@@ -128,8 +124,9 @@ def test_telemetry_tells_what_is_kept_of_the_accumulated_and_how_long_it_waits(s
     assert told["staleness"] > 1
 
 
-def test_without_telemetry_nothing_of_it_is_known():
+def test_a_report_is_json_and_without_telemetry_nothing_of_it_is_known():
     report = worlds.run(2, lambda c: train(c, configure(density=0.1), 3))[0]
+    assert json.loads(json.dumps(report)) == report
     assert (report["contraction"], report["staleness"]) == (None, None)
 
 
@@ -152,11 +149,6 @@ def test_a_failed_step_leaves_no_trace_in_what_telemetry_tells():
     for name in ("contraction", "staleness"):
         assert reports[2]["t0"][name] == pytest.approx(reports[1]["t0"][name])
         assert reports[3]["t0"][name] == pytest.approx(twin["t0"][name])
-
-
-def test_a_report_is_json():
-    report = worlds.run(1, lambda c: train(c, configure(), 1))[0]
-    assert json.loads(json.dumps(report)) == report
 
 
 @pytest.mark.parametrize("first", [-1, 10**9])
