@@ -3,15 +3,11 @@
 The elastic state keeps the books: what was given and applied, and what workers owe or took along.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,61 +20,42 @@ SHAPES = {"wide": (16, 20), "tall": (30, 6)}
 NUMEL = sum(int(np.prod(shape)) for shape in SHAPES.values())
 
 
-def gradients_of(rank: int, step: int) -> dict[str, np.ndarray]:
+def gradients_of(rank, step):
     draw = np.random.default_rng([rank, step])
     return {key: draw.normal(size=shape).astype("f4") for key, shape in SHAPES.items()}
 
 
-def flat(arrays: Any) -> np.ndarray:
+def flat(arrays):
     return np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
 
 
-def empty_books() -> dict[str, Any]:
+def empty_books():
     zero = np.zeros(NUMEL)
-    return {
-        "given": zero,
-        "applied": zero,
-        "lost": zero,
-        "owed": {},
-        "off": [],
-        "resets": 0,
-        "sizes": [],
-    }
+    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "off": [], "sizes": []}
 
 
-def residual_of(residuals: Mapping[str, Any]) -> np.ndarray:
+def residual_of(residuals):
     return flat(residuals[key] for key in SHAPES) if residuals else np.zeros(NUMEL)
 
 
-def note_reset(books: dict[str, Any], here: list[tuple[str, np.ndarray]]) -> dict[str, Any]:
+def note_reset(books, here):
     """After the state is synchronized: the ranks owe what the survivors among them owed."""
-    owes = sum(residual for _, residual in here) / len(here)
-    workers = {worker for worker, _ in here}
-    expected = sum(
-        (owed for worker, owed in books["owed"].items() if worker in workers), np.zeros(NUMEL)
-    )
-    died = sum(
-        (owed for worker, owed in books["owed"].items() if worker not in workers), np.zeros(NUMEL)
-    )
-    off = float(np.abs(owes - expected).max())
     owed = {worker: residual / len(here) for worker, residual in here}
-    sizes = [*books["sizes"], len(here)]
-    changes = {
+    kept, died = np.zeros(NUMEL), np.zeros(NUMEL)
+    for worker, owed_before in books["owed"].items():
+        where = kept if worker in owed else died
+        where += owed_before
+    off = float(np.abs(sum(owed.values()) - kept).max())
+    return {
+        **books,
         "lost": books["lost"] + died,
         "owed": owed,
         "off": [*books["off"], off],
-        "resets": books["resets"] + 1,
-        "sizes": sizes,
+        "sizes": [*books["sizes"], len(here)],
     }
-    return {**books, **changes}
 
 
-def note_step(
-    books: dict[str, Any],
-    given: np.ndarray,
-    applied: np.ndarray,
-    here: list[tuple[str, np.ndarray]],
-) -> dict[str, Any]:
+def note_step(books, given, applied, here):
     owed = {worker: residual / len(here) for worker, residual in here}
     return {
         **books,
@@ -88,7 +65,7 @@ def note_step(
     }
 
 
-def conclude(books: dict[str, Any]) -> dict[str, Any]:
+def conclude(books):
     balance = books["given"] - books["applied"] - books["lost"] - sum(books["owed"].values())
     return {
         "missing": float(np.abs(balance).max()),
@@ -109,18 +86,18 @@ class Killer:
 
     steps_a_commit = 1
 
-    def __init__(self, folder: str, kills: int) -> None:
+    def __init__(self, folder, kills):
         self._folder = Path(folder)
         self._kills = kills
 
     @property
-    def done(self) -> int:
+    def done(self):
         return len(list(self._folder.glob("kill.*")))
 
-    def is_over(self, done: int, size: int) -> bool:
+    def is_over(self, done, size):
         return done == self._kills and size == SIZE
 
-    def visit(self, done: int, rank: int, size: int, step: int) -> None:
+    def visit(self, done, rank, size, step):
         if (
             size == SIZE
             and step % STEPS_A_KILL == STEPS_A_KILL - 1
@@ -137,22 +114,22 @@ class Until:
 
     steps_a_commit = 3
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path):
         self._path = Path(path)
         self._ends_s = time.monotonic() + LIMIT_S
 
     @property
-    def done(self) -> int:
+    def done(self):
         assert time.monotonic() < self._ends_s, f"{self._path} did not appear within {LIMIT_S} s"
         return int(self._path.exists())
 
-    def is_over(self, done: int, size: int) -> bool:
+    def is_over(self, done, size):
         return bool(done)
 
-    def visit(self, done: int, rank: int, size: int, step: int) -> None:
+    def visit(self, done, rank, size, step):
         """Nobody is killed."""
 
-    def check(self, books: dict[str, Any]) -> str:
+    def check(self, books):
         assert max(books["off"]) < 1e-6 * books["given"], f"a reset lost what is owed: {books}"
         assert books["missing"] < 1e-5 * books["given"], f"entries are missing: {books}"
         return f"{books['sizes']} ranks, all alike; died with hosts {books['lost']:.3g}"

@@ -5,13 +5,9 @@ Arguments: "torch", "tensorflow" or "keras3", how many workers to kill, and a fo
 cluster of containers: "torch", "until", and a file.
 """
 
-from __future__ import annotations
-
 import sys
 import time
-from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 from _common import SPARSE_ONLY
@@ -40,24 +36,24 @@ if KIND == "torch":
     import torch
 else:
     import tensorflow as tf
-Given = Mapping[str, np.ndarray]
-Parts = tuple[Any, Callable[[Given, Callable[[], None]], np.ndarray], Callable[[], Any]]
-"""The elastic state, what takes a step of gradients, in which a worker may die, and returns what
-was applied, and what returns arrays that all ranks have alike."""
 
 
-def compressor_of(params: Any, **options: Any) -> Any:
+def compressor_of(params, **options):
     # Twice this must be longer than Horovod's own limit, which is scaled too: some ranks notice
     # only then that another has died, and the watchdog must not end them before.
     chosen = {**SPARSE_ONLY, "timeout_s": slow(60.0), **options}
     return fw.Compression.topk(params, density=DENSITY, name="elastic", **chosen)
 
 
-def shape_of(name: str) -> str:
+def shape_of(name):
     return name.split("/")[-1].split(":")[0]
 
 
-def of_torch() -> Parts:
+# Each framework has an elastic state, a function that takes a step of gradients, in which a worker
+# may die, and returns what was applied, and one that returns arrays that all ranks have alike.
+
+
+def of_torch():
     place = torch.device("cpu")
     if ON_DEVICE:
         place = pretend.load()
@@ -69,7 +65,7 @@ def of_torch() -> Parts:
     descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
 
-    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+    def take_step(gradients, may_die):
         optimizer.zero_grad()
         fw.give_gradients(
             {model[key]: torch.from_numpy(g).to(place) for key, g in gradients.items()}
@@ -84,11 +80,11 @@ def of_torch() -> Parts:
     return state, take_step, lambda: [parameter.cpu() for parameter in model.parameters()]
 
 
-def of_tensorflow() -> Parts:
+def of_tensorflow():
     from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
 
     class Model(tf.keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             for key, variable in fw.make_variables(SHAPES).items():
                 setattr(self, key, variable)
@@ -102,13 +98,13 @@ def of_tensorflow() -> Parts:
     compressor = compressor_of(variables)
 
     @tf.function
-    def step(*gradients: Any) -> Any:
+    def step(*gradients):
         loss = fw.linear_loss(variables, gradients)
         reduced = fw.tape_gradients(loss, variables, compressor)
         optimizer.apply_gradients(zip(reduced, variables))
         return reduced
 
-    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+    def take_step(gradients, may_die):
         may_die()
         return flat(step(*(tf.constant(array) for array in gradients.values())))
 
@@ -118,29 +114,29 @@ def of_tensorflow() -> Parts:
     return state, take_step, lambda: variables
 
 
-def of_keras3() -> Parts:
+def of_keras3():
     import keras
 
     from hvd_sparse.keras import DistributedOptimizer
     from hvd_sparse.keras.elastic import KerasState
 
     class Model(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             for key, shape in SHAPES.items():
                 setattr(self, key, self.add_weight(shape=shape, initializer="zeros", name=key))
             self.built = True
 
-        def call(self, inputs: dict[str, Any]) -> Any:
+        def call(self, inputs):
             products = [tf.reduce_sum(getattr(self, key) * inputs[key][0]) for key in SHAPES]
             return tf.reshape(sum(products), [1, 1])
 
     class Noting(keras.optimizers.SGD):
-        def __init__(self, **options: Any) -> None:
+        def __init__(self, **options):
             super().__init__(0.01, momentum=0.9, **options)
             self.given = {key: tf.Variable(tf.zeros(shape)) for key, shape in SHAPES.items()}
 
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        def update_step(self, gradient, variable, learning_rate):
             self.given[shape_of(variable.name)].assign(gradient)
             super().update_step(gradient, variable, learning_rate)
 
@@ -150,19 +146,19 @@ def of_keras3() -> Parts:
         DistributedOptimizer(optimizer, compression=compressor), lambda _, loss: tf.reduce_sum(loss)
     )
 
-    def take_step(gradients: Given, may_die: Callable[[], None]) -> np.ndarray:
+    def take_step(gradients, may_die):
         may_die()
         inputs = {key: array[None] for key, array in gradients.items()}
         model.fit(inputs, np.zeros(1), verbose=0)
         return flat(optimizer.given[key] for key in SHAPES)
 
-    def replica() -> Any:
+    def replica():
         return [np.asarray(each) for each in [*model.weights, *optimizer.variables]]
 
     return KerasState(model, compressor=compressor, books=empty_books(), step=0), take_step, replica
 
 
-def main() -> None:
+def main():
     fw.begin(0)
     state, take_step, replica = {
         "torch": of_torch,
@@ -172,17 +168,17 @@ def main() -> None:
     is_until, seen = sys.argv[2] == "until", 0
     killer = Until(sys.argv[3]) if is_until else Killer(sys.argv[3], int(sys.argv[2]))
 
-    def say(words: str) -> None:
+    def say(words):
         if hvd.rank() == 0:
             print(words, flush=True)
 
-    def residuals() -> list[Any]:
+    def residuals():
         tensors = state.compressor.state_dict()["tensors"]
         kept = {shape_of(key): tensor["arrays"]["residual"] for key, tensor in tensors.items()}
         return hvd.allgather_object((WORKER, residual_of(kept)), name="residuals")
 
     @hvd.elastic.run
-    def train(state: Any) -> None:
+    def train(state):
         nonlocal seen  # outside the state: what a fault takes back shows as the difference
         back = max(0, seen - state.step)
         say(f"begins on {hvd.size()} ranks: step {state.step}, {back} steps taken back")

@@ -1,7 +1,5 @@
 """Workers killed in mid-step and others added: only the residuals of the dead are lost."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -21,9 +19,8 @@ def check_elastic(framework, kills, folder, *more):
     assert len({result["weights"] for result in results}) == 1
     for result in results:
         assert result["sizes"].count(2) >= kills and result["sizes"][-1] == 3  # each came back
-        assert (
-            result["lost"] > 0
-        )  # with the workers that died; the books would not notice an empty residual
+        # With the workers that died: the books would not notice an empty residual.
+        assert result["lost"] > 0
         assert max(result["off"]) < 1e-6 * result["given"], result
         assert result["missing"] < 1e-5 * result["given"]
     return results
