@@ -6,8 +6,6 @@ Python stacks of all threads and, where there is a C compiler, the native stack 
 died.
 """
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import os

@@ -1,7 +1,5 @@
 """The program ``train.py`` of the documentation's commands: README's two lines, and three steps."""
 
-from __future__ import annotations
-
 import horovod.torch as hvd
 import torch
 

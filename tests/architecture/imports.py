@@ -1,9 +1,6 @@
 """The package's imports as its source states them: modules, units and circles."""
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "hvd_sparse"
@@ -11,7 +8,7 @@ ROOMS = ("collectives.contract", "frontend.torch")
 """Units that lie deeper than the first name below the package."""
 
 
-def module_name(path: Path) -> str:
+def module_name(path):
     """Return the dotted name of a file: hvd_sparse/wire/__init__.py is hvd_sparse.wire."""
     parts = ["hvd_sparse", *path.relative_to(PACKAGE).with_suffix("").parts]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -20,14 +17,14 @@ def module_name(path: Path) -> str:
 SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def unit_of(module: str) -> str:
+def unit_of(module):
     """Return the unit of a module: the longest room that it lies in, or its first name."""
     inside = module.removeprefix("hvd_sparse").removeprefix(".")
     rooms = [room for room in ROOMS if inside == room or inside.startswith(f"{room}.")]
     return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
 
 
-def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
+def imports_of(source, modules=SOURCES):
     known, found = set(modules), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -42,14 +39,14 @@ def imports_of(source: str, modules: Iterable[str] = SOURCES) -> set[str]:
     return found
 
 
-def graph_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
+def graph_of(sources):
     return {
         module: (imports_of(source, sources) & set(sources)) - {module}
         for module, source in sources.items()
     }
 
 
-def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+def circles(graph):
     """Return the sets of modules that reach each other (strongly connected, more than one)."""
     reached = {module: _reach(graph, module) for module in graph}
     found = {
@@ -59,8 +56,8 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return sorted(list(circle) for circle in found if len(circle) > 1)
 
 
-def _reach(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    reached: set[str] = set()
+def _reach(graph, start):
+    reached = set()
     ahead = list(graph[start])
     while ahead:
         module = ahead.pop()

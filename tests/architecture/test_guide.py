@@ -1,11 +1,8 @@
 """The guide names what there is, and its figures are those of the results."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 from blocks import PLACES, ROOT, all_blocks, blocks_for, commands_of, pages
@@ -23,7 +20,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_troubleshooting_has_cause_and_remedy_of_every_error(name: str):
+def test_troubleshooting_has_cause_and_remedy_of_every_error(name):
     page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
     rows = re.findall(rf"^\| `{name}` \| (.+) \| (.+) \|$", page, re.MULTILINE)
     assert len(rows) == 1 and all(len(cell) > 10 for cell in rows[0])
@@ -42,7 +39,7 @@ def test_the_index_of_results_has_every_page():
     assert set(re.findall(r"^\* \[[^]]+\]\((\S+\.md)\): \w.+$", index, re.M)) == pages
 
 
-def broken_links(page: Path, text: str) -> list[str]:
+def broken_links(page, text):
     found = []
     for link in re.findall(
         r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", re.sub(r"```.*?```", "", text, flags=re.S)
@@ -89,7 +86,7 @@ def test_blocks_that_do_not_run_are_few_and_known():
     assert 3 * len(found) <= len(BLOCKS)
 
 
-def commands_of_ci() -> set[str]:
+def commands_of_ci():
     lines = CI_RUN.read_text(encoding="utf-8").splitlines()
     parts = [
         each.strip() for line in lines for each in re.split(r"&&|\|\|", line.partition("#")[0])
@@ -97,14 +94,14 @@ def commands_of_ci() -> set[str]:
     return {re.sub(r" --slice .*", "", each) for each in parts if each.startswith("scripts/")}
 
 
-def stacks_of_ci() -> set[str]:
+def stacks_of_ci():
     assert re.search(r"^export HVD_SPARSE_STACK=.*stack_in_turn", CI_RUN.read_text(), re.MULTILINE)
     script = ". scripts/lib/common.sh && for each in 0 1 2 3 4 5 6 7; do stack_in_turn $each; done"
     done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, check=True)
     return set(done.stdout.decode().split())
 
 
-def is_run_by_ci(command: str) -> bool:
+def is_run_by_ci(command):
     stack, script = re.fullmatch(r"(?:HVD_SPARSE_STACK=(\S+) )?(.*)", command).groups()
     return script in commands_of_ci() and (stack is None or stack in stacks_of_ci())
 
@@ -114,7 +111,7 @@ def test_ci_runs_every_command_of_a_block_that_is_said_to_run_there(block):
     assert [each for each in commands_of(block) if not is_run_by_ci(each)] == []
 
 
-def quotations() -> list[tuple[str, str, str]]:
+def quotations():
     return [
         (page.name, source, figure)
         for page in pages()
@@ -124,6 +121,6 @@ def quotations() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("page", "source", "figure"), quotations(), ids=lambda part: part)
-def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page: str, source: str, figure: str):
+def test_a_figure_is_still_on_the_page_that_it_is_quoted_from(page, source, figure):
     words = f"{page} quotes {figure} from docs/{source}, which was measured again: correct {page}"
     assert figure in (DOCS / source).read_text(encoding="utf-8"), words

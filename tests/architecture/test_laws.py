@@ -1,7 +1,5 @@
 """docs/laws.md names tests that exist, and holds every number that is cited."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -16,18 +14,18 @@ CITATION = re.compile(
 )
 
 
-def functions_of(path: Path) -> set[str]:
+def functions_of(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def numbered(kind: str) -> set[int]:
+def numbered(kind):
     laws, _, invariants = TEXT.partition("## Invariants")
     text = laws if kind.lower().startswith("law") else invariants
     return {int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)}
 
 
-def citations(text: str) -> set[tuple[str, int]]:
+def citations(text):
     found = set()
     for kind, first, more in CITATION.findall(text):
         numbers = [int(first), *map(int, re.findall(r"\d+", more))]

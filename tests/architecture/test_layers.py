@@ -1,24 +1,12 @@
 """Imports run one way, and in no circle."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
-from architecture.imports import (
-    SOURCES,
-    circles,
-    graph_of,
-    imports_of,
-    unit_of,
-)
+from architecture.imports import SOURCES, circles, graph_of, imports_of, unit_of
 
 LAYERS = (
-    (
-        "errors",
-        "version",
-        "collectives.contract",
-    ),
+    ("errors", "version", "collectives.contract"),
     ("checks",),
     ("types", "registry", "tracing"),
     ("kernels", "density_rule"),
@@ -53,7 +41,7 @@ MAY_ALSO_IMPORT = {
 nothing but the speed, or where the work is done; or that a user has named."""
 
 
-def violations(source: str, module: str) -> list[str]:
+def violations(source, module):
     unit, wrong = unit_of(module), []
     allowed = {"numpy", *sys.stdlib_module_names}
     for owner, packages in MAY_ALSO_IMPORT.items():

@@ -1,7 +1,5 @@
 """``import hvd_sparse`` costs numpy and nothing heavier, and docstrings' examples are right."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import re
@@ -29,7 +27,7 @@ HEAVY = (
 LIGHT = {"isal"}
 
 
-def modules_after(statement: str) -> set[str]:
+def modules_after(statement):
     script = (
         f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     )

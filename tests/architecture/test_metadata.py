@@ -1,21 +1,17 @@
 """The metadata of an installed hvd_sparse: licence, Pythons, extras; built offline."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
-from email.message import Message
 from email.parser import Parser
-from pathlib import Path
 
 import pytest
 from harness import LIMIT_S, ROOT
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """Metadata as installers ask the build backend for it, from a copy."""
     copy = tmp_path_factory.mktemp("metadata")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -37,11 +33,11 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def metadata(folder) -> Message:
+def metadata(folder):
     return Parser().parsestr((folder / "METADATA").read_text(encoding="utf-8"))
 
 
-def pythons(metadata: Message) -> tuple[int, int]:
+def pythons(metadata):
     found = re.fullmatch(
         r"<3\.(\d+),>=3\.(\d+)", ",".join(sorted(metadata["Requires-Python"].split(",")))
     )

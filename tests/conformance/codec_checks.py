@@ -1,10 +1,6 @@
 """What every codec promises, as checks that any codec can be put to."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -16,19 +12,17 @@ ENTRY_BY_ENTRY = ("bitmap", "dense", "one_bit", "two_bit", "auto")
 """Codecs that touch every entry of the tensor: tests give them none that are too large for it."""
 
 
-def selection_of(
-    indices: Iterable[int], numel: int, dtype: str = "float32", seed: int = 0
-) -> Selection:
+def selection_of(indices, numel, dtype="float32", seed=0):
     chosen = np.fromiter(indices, np.uint32)
     values = np.random.default_rng(seed).normal(size=chosen.size).astype(dtype)
     return Selection(chosen, values, numel)
 
 
-def largest_numel(codec: Any) -> int:
+def largest_numel(codec):
     return 100_000 if codec.id in ENTRY_BY_ENTRY else min(INDEX_LIMIT, codec.numel_limit) - 1
 
 
-def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
+def check_round_trip(codec, selection):
     payload = codec.encode(selection)
     assert payload.dtype == np.uint8 and payload.ndim == 1
     decoded = codec.decode(payload)
@@ -48,7 +42,7 @@ def check_round_trip(codec: Any, selection: Selection) -> np.ndarray:
     return payload
 
 
-def check_form(decoded: Selection, selection: Selection) -> None:
+def check_form(decoded, selection):
     assert decoded.numel == selection.numel
     assert decoded.indices.dtype == np.uint32
     assert decoded.values.dtype == selection.values.dtype
@@ -59,7 +53,7 @@ def check_form(decoded: Selection, selection: Selection) -> None:
     assert np.isfinite(decoded.values).all()
 
 
-def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selection) -> None:
+def check_no_entry_is_made_up(codec, selection, decoded):
     values = dict(zip(selection.indices.tolist(), selection.values.tolist()))
     if not codec.sends_zeros:
         values = {index: value for index, value in values.items() if value != 0}
@@ -74,7 +68,7 @@ def check_no_entry_is_made_up(codec: Any, selection: Selection, decoded: Selecti
         )
 
 
-def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
+def check_refuses(codec, buffer, what):
     try:
         selection = codec.decode(buffer)
     except CorruptPayload:
@@ -82,7 +76,7 @@ def check_refuses(codec: Any, buffer: np.ndarray, what: str) -> None:
     raise AssertionError(f"{what} was read as {selection}")
 
 
-def check_refuses_damage(codec: Any, selection: Selection) -> None:
+def check_refuses_damage(codec, selection):
     payload = codec.encode(selection)
     for size in range(payload.size):
         check_refuses(codec, payload[:size], f"a payload cut to {size} bytes")
@@ -95,7 +89,7 @@ def check_refuses_damage(codec: Any, selection: Selection) -> None:
     check_refuses(codec, np.concatenate([payload, payload]), "two payloads")
 
 
-def check_codec(codec: Any) -> None:
+def check_codec(codec):
     for dtype in ("float32", "float64"):
         for indices, numel in (
             ((), 9),

@@ -1,10 +1,5 @@
 """Passes that push an optimizer's memory and take do as the two kernels that they join."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from conformance.kernel_checks import rounded, untouched
 from conformance.statistics_checks import ADAM_STEPS
@@ -12,29 +7,27 @@ from conformance.statistics_checks import ADAM_STEPS
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Direction, Momentum
-
-Make = Callable[..., Direction]
+from hvd_sparse.kernels.optimizers import Adam, Decay, Momentum
 
 
-def check_take_by_decay(kernels: Any, x: np.ndarray) -> None:
+def check_take_by_decay(kernels, x):
     parameter = np.nan_to_num(x)
     _check(kernels, lambda: Decay(parameter, 0.1), x[::-1].copy(), [], 3)
 
 
-def check_take_by_momentum(kernels: Any, x: np.ndarray) -> None:
+def check_take_by_momentum(kernels, x):
     gradient, velocity = x[::-1].copy(), np.nan_to_num(x)
     for nesterov in (False, True):
         _check(kernels, _momentum(nesterov), gradient, [velocity], 3)
 
 
-def check_take_by_adam(kernels: Any, x: np.ndarray) -> None:
+def check_take_by_adam(kernels, x):
     gradient, old = x[::-1].copy(), [x, np.abs(x[::2]).repeat(2)[: x.size].copy()]
     for step in ADAM_STEPS:
         _check(kernels, _adam(step), gradient, old, 3)
 
 
-def check_large_directions(kernels: Any, dtype: str) -> None:
+def check_large_directions(kernels, dtype):
     rng, size = np.random.default_rng(6), (1 << 22) // np.dtype(dtype).itemsize + 37
     gradient, mean, square = (rng.laplace(size=size).astype(dtype) for _ in range(3))
     gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -45,17 +38,15 @@ def check_large_directions(kernels: Any, dtype: str) -> None:
         _check(kernels, _adam(ADAM_STEPS[1]), gradient, old, 2)
 
 
-def _momentum(nesterov: bool) -> Make:
+def _momentum(nesterov):
     return lambda old, new: Momentum(old, new, 0.9, nesterov)
 
 
-def _adam(step: AdamStep) -> Make:
+def _adam(step):
     return lambda *vectors: Adam(*vectors, step)
 
 
-def _check(
-    kernels: Any, make: Make, gradient: np.ndarray, old: list[np.ndarray], aims: int
-) -> None:
+def _check(kernels, make, gradient, old, aims):
     size, dtype = gradient.size, gradient.dtype
     residual = np.nan_to_num(0.5 * (old[0] if old else gradient)[::-1]).astype(dtype)
     pushed = [np.full_like(each, 9) for each in old]
@@ -83,12 +74,12 @@ def _check(
                 assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
 
 
-def _other(x: np.ndarray) -> np.ndarray:
+def _other(x):
     out = aligned_zeros(x.size, x.dtype)
     out += x.dtype.type(9)
     return out
 
 
-def _assert_same(found: np.ndarray, wanted: np.ndarray) -> None:
+def _assert_same(found, wanted):
     assert np.array_equal(np.isnan(found), np.isnan(wanted))
     assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()

@@ -1,19 +1,15 @@
 """What every exchange promises; numbers are those of the invariants."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import worlds
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.exchanges.allgather import AllGatherExchange
 from hvd_sparse.schedules.constant import Constant
-from hvd_sparse.selectors.contract import Context, DensitySelector, Found
+from hvd_sparse.selectors.contract import DensitySelector, Found
 from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((40,), (7, 9), (300,))
@@ -25,18 +21,18 @@ STEPS = 5
 class Everything(DensitySelector):
     id: ClassVar[str] = "everything"
 
-    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+    def find(self, accumulated, context):
         return Found(context.kernels.take_at_least(accumulated, 0.0))
 
 
-def configured(exchange: Any, selector: Any = "topk", **options: Any) -> Configuration:
+def configured(exchange, selector="topk", **options):
     plain = worlds.configure(density=DENSITY, **options)
     if not isinstance(selector, str):
         return replace(plain, exchange=exchange, selector=selector)
     return replace(worlds.configure(selector, DENSITY, **options), exchange=exchange)
 
 
-def whole_residuals(session: Session) -> dict[str, np.ndarray]:
+def whole_residuals(session):
     kept = {}
     for position, state in session.step.transactions.settle_all().items():
         spec = session.step.specs[position]
@@ -46,13 +42,8 @@ def whole_residuals(session: Session) -> dict[str, np.ndarray]:
     return kept
 
 
-Gradients = Callable[[int, int], dict[str, np.ndarray]]
-
-
-def run_steps(
-    configuration: Configuration, world_size: int, gradients: Gradients, steps: int = STEPS
-) -> list[dict[str, Any]]:
-    def script(collective: Any) -> dict[str, Any]:
+def run_steps(configuration, world_size, gradients, steps=STEPS):
+    def script(collective):
         session = Session(configuration, SPECS, collective, average=False)
         given = [gradients(collective.rank, step) for step in range(steps)]
         applied = [session.reduce(g) for g in given]
@@ -66,7 +57,7 @@ def run_steps(
     return worlds.run(world_size, script)
 
 
-def lost(outcomes: list[dict[str, Any]]) -> float:
+def lost(outcomes):
     total = 0.0
     for spec in SPECS:
         given = sum(
@@ -78,15 +69,15 @@ def lost(outcomes: list[dict[str, Any]]) -> float:
     return total
 
 
-def normals(rank: int, step: int) -> dict[str, np.ndarray]:
+def normals(rank, step):
     return worlds.normals(SPECS, rank, step)
 
 
-def integers(rank: int, step: int) -> dict[str, np.ndarray]:
+def integers(rank, step):
     return worlds.integers(SPECS, rank, step)
 
 
-def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
+def uneven(rank, step):
     gradients = {}
     for spec in SPECS:
         k = int(spec.numel * DENSITY)
@@ -100,7 +91,7 @@ def uneven(rank: int, step: int) -> dict[str, np.ndarray]:
     return gradients
 
 
-def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
+def check_replicas(exchange, world_size, **options):
     """(24) Every rank applies the same bits."""
     for outcomes in (
         run_steps(configured(exchange, **options), world_size, normals),
@@ -119,7 +110,7 @@ def check_replicas(exchange: Any, world_size: int, **options: Any) -> None:
                     )
 
 
-def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
+def check_conservation(exchange, world_size, **options):
     """(3, 25) All that was given is applied or kept, exactly, however unevenly ranks sent."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
@@ -138,9 +129,7 @@ def check_conservation(exchange: Any, world_size: int, **options: Any) -> None:
     )
 
 
-def with_one_bad_step(
-    session: Session, broken: dict[str, np.ndarray], scale: float = 1.0
-) -> tuple[Any, ...]:
+def with_one_bad_step(session, broken, scale=1.0):
     """A good step, a broken one and a good one: residuals before and behind the broken one, its
     results or its error, and whether the last step's results are finite."""
     rank = session.collective.rank
@@ -154,21 +143,21 @@ def with_one_bad_step(
     return before, after, results, error, all(np.isfinite(value).all() for value in then.values())
 
 
-def bits_of(residuals: dict[str, np.ndarray]) -> dict[str, bytes]:
+def bits_of(residuals):
     return {key: kept.tobytes() for key, kept in residuals.items()}
 
 
-def with_nan(rank: int, faulty: int) -> dict[str, np.ndarray]:
+def with_nan(rank, faulty):
     broken = integers(rank, 1)
     if rank == faulty:
         broken["t1"][0, 0] = np.nan
     return broken
 
 
-def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
+def check_failures(exchange, world_size, **options):
     configuration = configured(exchange, on_nonfinite="raise", **options)
 
-    def script(collective: Any) -> tuple[Any, ...]:
+    def script(collective):
         session = Session(configuration, SPECS, collective, average=False)
         return with_one_bad_step(session, with_nan(collective.rank, world_size - 1))
 
@@ -181,7 +170,7 @@ def check_failures(exchange: Any, world_size: int, **options: Any) -> None:
         assert is_finite
 
 
-def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
+def composed(exchange, selector, **options):
     schedule = Constant(selector.density) if hasattr(selector, "density") else None
     return replace(
         configured(AllGatherExchange(), **options),
@@ -191,15 +180,15 @@ def composed(exchange: Any, selector: Any, **options: Any) -> Configuration:
     )
 
 
-def beyond_range(world_size: int) -> np.float32:
+def beyond_range(world_size):
     """A number whose sum over some ranks fits float32, and over all does not."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
-def check_range(configuration: Configuration, world_size: int, scale: float = 1.0) -> None:
+def check_range(configuration, world_size, scale=1.0):
     """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error; no trace."""
 
-    def script(collective: Any) -> None:
+    def script(collective):
         for how, average in (("propagate", False), ("raise", scale <= 1)):
             made = replace(configuration, on_nonfinite=how, name=how)
             session = Session(made, SPECS, collective, average=average)
@@ -221,18 +210,16 @@ def check_range(configuration: Configuration, world_size: int, scale: float = 1.
     worlds.run(world_size, script)
 
 
-def check_range_of(exchange: Any) -> None:
+def check_range_of(exchange):
     for world_size in (2, 5):
         check_range(configured(exchange), world_size)
 
 
-def check_nonfinite(
-    exchange: Any, world_size: int, rollback: bool, selector: Any = "topk", **options: Any
-) -> None:
+def check_nonfinite(exchange, world_size, rollback, selector="topk", **options):
     """NaN on one rank: all see it in that tensor; nothing is lost, or changed with rollback."""
     configuration = configured(exchange, selector, rollback=rollback, **options)
 
-    def script(collective: Any) -> tuple[Any, ...]:
+    def script(collective):
         session = Session(configuration, SPECS, collective, average=False)
         broken = with_nan(collective.rank, world_size - 1)
         return broken, *with_one_bad_step(session, broken)
@@ -252,7 +239,7 @@ def check_nonfinite(
             assert not rollback or after[key].tobytes() == old.tobytes()
 
 
-def check_exchange(exchange: Any) -> None:
+def check_exchange(exchange):
     for world_size in (2, 5):
         check_replicas(exchange, world_size)
         check_conservation(exchange, world_size)

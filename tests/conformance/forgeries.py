@@ -1,23 +1,19 @@
 """Payloads that no encoder writes, with right checksums, by the documented layouts."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 
 import numpy as np
 
 
-def forged(
-    body: bytes, *, codec=1, value_type=1, value_format=0, numel=10, count=1, version=1
-) -> np.ndarray:
+def forged(body, *, codec=1, value_type=1, value_format=0, numel=10, count=1, version=1):
     head = struct.pack(
         "<2sBBBB2xIIQ", b"HS", version, codec, value_type, value_format, numel, count, len(body)
     )
     return np.frombuffer(head + struct.pack("<I4x", zlib.crc32(head + body)) + body, np.uint8)
 
 
-def made(codec: int, layout: str, *parts: object, **header: int) -> np.ndarray:
+def made(codec, layout, *parts, **header):
     return forged(struct.pack("<" + layout, *parts), codec=codec, **header)
 
 

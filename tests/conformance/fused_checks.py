@@ -1,9 +1,6 @@
 """The contracts of the fused pass and of its lists, worked out entry by entry."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 from conformance import hostile
@@ -38,7 +35,7 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 
-def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sums(x):
     """A residual for a gradient, their sum, and the sum as it is kept: the residual where it is not
     finite."""
     residual = np.nan_to_num(0.5 * x[::-1]).copy()
@@ -46,7 +43,7 @@ def sums(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return residual, total, np.where(np.isfinite(total), total, residual)
 
 
-def check_accumulate(kernels: Any, x: np.ndarray) -> None:
+def check_accumulate(kernels, x):
     residual, total, kept = sums(x)
     out = np.full_like(x, 9)
     with untouched(x, residual):
@@ -65,7 +62,7 @@ def check_accumulate(kernels: Any, x: np.ndarray) -> None:
     assert bits(in_place) == bits(kept), "in place is not the same"
 
 
-def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
+def check_accumulate_and_take(kernels, x):
     residual, total, kept = sums(x)
     for threshold in thresholds(total):
         if not threshold > 0:
@@ -86,7 +83,7 @@ def check_accumulate_and_take(kernels: Any, x: np.ndarray) -> None:
                 assert bits(out) == bits(rest), "what stays is not all that was not taken"
 
 
-def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> None:
+def check_taking(taking, total, reach):
     assert taking.nonfinite == sum(not math.isfinite(v) for v in total.tolist())
     if reach is None:
         assert taking.taken is None
@@ -94,7 +91,7 @@ def check_taking(taking: Any, total: np.ndarray, reach: list[int] | None) -> Non
         assert_takes(taking.taken, total, reach)
 
 
-def check_trim(kernels: Any, x: np.ndarray) -> None:
+def check_trim(kernels, x):
     numel = 3 * x.size + 1
     taken = Selection((3 * np.arange(x.size) + 1).astype(np.uint32), x.copy(), numel)
     takeable = [i for i, v in enumerate(x.tolist()) if v == v and v != 0]
@@ -127,7 +124,7 @@ def check_trim(kernels: Any, x: np.ndarray) -> None:
             assert one.values.tobytes() == x[np.array(kept, np.intp)].tobytes()
 
 
-def check_large(kernels: Any, dtype: str) -> None:
+def check_large(kernels, dtype):
     rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
     x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
     x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
@@ -167,7 +164,7 @@ OF_A_DTYPE = (
 ALONE = (check_threshold_is_rounded, check_sum_is_wide, *PACKING)
 
 
-def check_kernels(kernels: Any) -> None:
+def check_kernels(kernels):
     for check in ALONE:
         check(kernels)
     for dtype in ("float32", "float64"):

@@ -1,10 +1,5 @@
 """Vectors that no distribution draws, and engines beside the reference on all of them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from hvd_sparse.kernels import reference
@@ -19,30 +14,30 @@ THRESHOLDS = (0.0, 1e-300, 1e-45, 1e-40, 0.1, 1.0, 3.0, 1e30, 1e39, np.inf)
 """Some are zero in float32, subnormal, or infinite."""
 
 
-def with_last(numel: int, value: float) -> np.ndarray:
+def with_last(numel, value):
     x = np.arange(1.0, numel + 1)
     x[-1] = value
     return x
 
 
-def sums_that_cancelled(numel: int) -> np.ndarray:
+def sums_that_cancelled(numel):
     x = np.where(np.arange(numel) % 3, 0.0, -0.0)
     x[0], x[-1] = 5.0, 3.0
     return x
 
 
-def apart(numel: int, dtype: Any) -> np.ndarray:
+def apart(numel, dtype):
     small, large = (1e-30, 1e34) if np.dtype(dtype) == np.float32 else (1e-60, 1e250)
     return np.where(np.arange(numel) % 2, large, -small)
 
 
-def ends_at_most(numel: int, dtype: Any) -> np.ndarray:
+def ends_at_most(numel, dtype):
     x = np.ones(numel)
     x[[0, -1]] = np.finfo(dtype).max
     return x
 
 
-def vectors(dtype: str) -> list[np.ndarray]:
+def vectors(dtype):
     tiny = float(np.finfo(dtype).smallest_subnormal)
     made = [np.empty(0)]
     for numel in SIZES:
@@ -52,7 +47,7 @@ def vectors(dtype: str) -> list[np.ndarray]:
     return [np.ascontiguousarray(x, dtype) for x in made]
 
 
-def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
+def random_vector(rng, dtype):
     limits = np.finfo(dtype)
     small, large = (limits.smallest_subnormal, limits.smallest_normal), limits.max
     kinds = [0, -0.0, 1, -1, *small, large, -large, 3, 0.1]
@@ -64,7 +59,7 @@ def random_vector(rng: np.random.Generator, dtype: str) -> np.ndarray:
     return np.ascontiguousarray(x, dtype)
 
 
-def check_beside_the_reference(kernels: Any, seed: int) -> None:
+def check_beside_the_reference(kernels, seed):
     rng = np.random.default_rng(seed)
     dtype = str(rng.choice(["float32", "float64"]))
     x = random_vector(rng, dtype)
@@ -79,7 +74,7 @@ def check_beside_the_reference(kernels: Any, seed: int) -> None:
     ask_both(kernels, x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
 
 
-def ask_both(kernels: Any, x: np.ndarray, *asked_with: Any) -> None:
+def ask_both(kernels, x, *asked_with):
     asked = _questions(x, *asked_with)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, ask in asked.items():
@@ -88,12 +83,10 @@ def ask_both(kernels: Any, x: np.ndarray, *asked_with: Any) -> None:
             )
 
 
-def _questions(
-    x: np.ndarray, gradient: np.ndarray, threshold: float, count: int, indices: np.ndarray
-) -> dict[str, Callable[[Any], Any]]:
+def _questions(x, gradient, threshold, count, indices):
     taken = Selection(indices, x, 3 * x.size + 1)
 
-    def fused(kernels: Any, in_place: bool) -> Any:
+    def fused(kernels, in_place):
         residual = x.copy()
         out = residual if in_place else np.full_like(x, 9)
         taking = kernels.accumulate_and_take(
@@ -101,36 +94,36 @@ def _questions(
         )
         return bits(residual), bits(out), taking.nonfinite, _bits(taking.taken)
 
-    def accumulated(kernels: Any, in_place: bool) -> Any:
+    def accumulated(kernels, in_place):
         residual = x.copy()
         out = residual if in_place else np.full_like(x, 9)
         moments = kernels.accumulate(gradient, residual, out)
         told = repr(moments.abs_max), moments.nonzeros, moments.is_finite
         return bits(residual), bits(out), *told
 
-    def trimmed(kernels: Any, gives_back: bool) -> Any:
+    def trimmed(kernels, gives_back):
         out = np.full(taken.numel, 9, x.dtype) if gives_back else None
         kept, least = kernels.trim(taken, count, out)
         return _bits(kept), repr(least), None if out is None else bits(out)
 
-    def scattered(kernels: Any) -> Any:
+    def scattered(kernels):
         out = np.full(taken.numel, 9, x.dtype)
         kernels.restore(out, taken)
         kernels.clear(out, indices[::3].copy())
         kernels.scatter_add(out, indices, x)
         return bits(out)
 
-    def assembled(kernels: Any) -> Any:
+    def assembled(kernels):
         out = np.full(taken.numel, 9, x.dtype)
         parts = [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4]
         kernels.assemble(out, parts, 1 / (1 + count % 3))
         return bits(out)
 
-    def counted(kernels: Any) -> Any:
+    def counted(kernels):
         number, few = kernels.count_and_take(x, threshold or 1e-300, count)
         return number, _bits(few)
 
-    def few(kernels: Any) -> Any:
+    def few(kernels):
         number, largest = kernels.take_at_most(x, threshold, count)
         return number, _bits(largest)
 
@@ -150,12 +143,12 @@ def _questions(
     }
 
 
-def bits(x: np.ndarray) -> bytes:
+def bits(x):
     """A vector's bytes. A NaN is as good as another: processors give its bits differently."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x).tobytes()
 
 
-def _bits(selection: Selection | None) -> Any:
+def _bits(selection):
     if selection is None:
         return None
     indices, values = selection.indices, selection.values

@@ -1,13 +1,9 @@
 """The contracts of ``kernels.contract``, worked out entry by entry without any kernel."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
 import struct
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from conformance import hostile
@@ -20,7 +16,7 @@ from hvd_sparse.types import Selection
 NUMELS = (0, 1, 2, 257)
 
 
-def vectors(dtype: str) -> list[np.ndarray]:
+def vectors(dtype):
     plain = [draw(name, numel, dtype) for name in ALL for numel in NUMELS]
     holed = [
         np.where(np.arange(x.size) % 5 == 3, np.dtype(dtype).type(np.nan), x)
@@ -30,23 +26,23 @@ def vectors(dtype: str) -> list[np.ndarray]:
     return plain + holed + hostile.vectors(dtype)
 
 
-def has_statistics(x: np.ndarray) -> bool:
+def has_statistics(x):
     return all(math.isfinite(v * v) for v in x.tolist())
 
 
-def put(check: Any, kernels: Any, x: np.ndarray) -> None:
+def put(check, kernels, x):
     with np.errstate(over="ignore", invalid="ignore"):
         check(kernels, x)
 
 
-def total_of(magnitudes: list[float]) -> float:
+def total_of(magnitudes):
     try:
         return math.fsum(magnitudes)
     except OverflowError:
         return math.inf
 
 
-def thresholds(x: np.ndarray) -> list[float]:
+def thresholds(x):
     occurring = sorted({abs(v) for v in x.tolist() if v == v})
     picked = occurring[:: max(1, len(occurring) // 4)] + occurring[-1:]
     return [
@@ -59,7 +55,7 @@ def thresholds(x: np.ndarray) -> list[float]:
     ]
 
 
-def rounded(threshold: float, dtype: np.dtype) -> float:
+def rounded(threshold, dtype):
     if dtype == np.float64:
         return threshold
     try:
@@ -69,13 +65,13 @@ def rounded(threshold: float, dtype: np.dtype) -> float:
 
 
 @contextlib.contextmanager
-def untouched(*arrays: np.ndarray) -> Iterator[None]:
+def untouched(*arrays):
     before = [array.tobytes() for array in arrays]
     yield
     assert before == [array.tobytes() for array in arrays], "a kernel wrote to its input"
 
 
-def assert_takes(selection: Selection, x: np.ndarray, expected: list[int]) -> None:
+def assert_takes(selection, x, expected):
     assert isinstance(selection, Selection)
     assert selection.indices.dtype == np.uint32
     assert selection.values.dtype == x.dtype
@@ -84,7 +80,7 @@ def assert_takes(selection: Selection, x: np.ndarray, expected: list[int]) -> No
     assert selection.values.tobytes() == x[np.array(expected, np.intp)].tobytes()
 
 
-def check_moments(kernels: Any, x: np.ndarray) -> None:
+def check_moments(kernels, x):
     with untouched(x):
         moments = kernels.moments(x)
     magnitudes = [abs(v) for v in x.tolist()]
@@ -97,7 +93,7 @@ def check_moments(kernels: Any, x: np.ndarray) -> None:
     assert math.isclose(moments.abs_sum, math.fsum(magnitudes), rel_tol=1e-12)
 
 
-def check_sum_is_wide(kernels: Any) -> None:
+def check_sum_is_wide(kernels):
     """Sums are kept in float64: a float32 sum would stand still at 2**24."""
     x = np.ones(2**17 + 1, np.float32)
     x[0] = 2.0**24
@@ -107,12 +103,12 @@ def check_sum_is_wide(kernels: Any) -> None:
     assert math.isclose(kernels.moments(thirds).abs_sum, 30_011 * float(thirds[0]), rel_tol=1e-12)
 
 
-def check_infinity_is_reported(kernels: Any, dtype: str) -> None:
+def check_infinity_is_reported(kernels, dtype):
     for bad in (np.inf, -np.inf, np.nan):
         assert not kernels.moments(np.array([1, bad, 2], dtype)).is_finite
 
 
-def check_reaching(kernels: Any, x: np.ndarray) -> None:
+def check_reaching(kernels, x):
     """Counts and lists of the entries that reach a threshold."""
     magnitudes = [abs(v) for v in x.tolist()]
     for threshold in thresholds(x):
@@ -140,7 +136,7 @@ def check_reaching(kernels: Any, x: np.ndarray) -> None:
                 assert_takes(taken, x, reach)
 
 
-def check_take_largest(kernels: Any, x: np.ndarray) -> None:
+def check_take_largest(kernels, x):
     takeable = [i for i, v in enumerate(x.tolist()) if v == v and v != 0]
     by_size = sorted(takeable, key=lambda i: (-abs(float(x[i])), i))
     for count in {-1, 0, 1, 2, x.size // 3, x.size - 1, x.size, x.size + 5}:
@@ -149,7 +145,7 @@ def check_take_largest(kernels: Any, x: np.ndarray) -> None:
         assert_takes(taken, x, sorted(by_size[: max(0, count)]))
 
 
-def check_largest_of_many(kernels: Any, dtype: str) -> None:
+def check_largest_of_many(kernels, dtype):
     numel = 40_001
     x = draw("laplace", numel, dtype)
     tiny = np.finfo(dtype).smallest_subnormal
@@ -174,7 +170,7 @@ def check_largest_of_many(kernels: Any, dtype: str) -> None:
             assert ours.values.tobytes() == theirs.values.tobytes()
 
 
-def check_threshold_is_rounded(kernels: Any) -> None:
+def check_threshold_is_rounded(kernels):
     """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least
     the threshold."""
     for threshold in (0.7, 0.1):
@@ -184,7 +180,7 @@ def check_threshold_is_rounded(kernels: Any) -> None:
         assert kernels.take_at_least(x, threshold).indices.tolist() == [0, 1]
 
 
-def check_scattered(kernels: Any, x: np.ndarray) -> None:
+def check_scattered(kernels, x):
     """Entries are cleared, given back, and added at other places."""
     at, out, cleared = np.arange(0, x.size, 3, dtype=np.uint32), x.copy(), x.copy()
     cleared[at] = 0
@@ -203,7 +199,7 @@ def check_scattered(kernels: Any, x: np.ndarray) -> None:
     assert bits(out) == bits(expected)
 
 
-def check_assemble(kernels: Any, x: np.ndarray) -> None:
+def check_assemble(kernels, x):
     """Sums of 0 to 3 lists that overlap, in their order, whatever was there before.
 
     A factor rounds every value, and not the sum.
@@ -222,10 +218,4 @@ def check_assemble(kernels: Any, x: np.ndarray) -> None:
         assert bits(out) == bits(expected)
 
 
-PER_VECTOR = (
-    check_assemble,
-    check_moments,
-    check_reaching,
-    check_take_largest,
-    check_scattered,
-)
+PER_VECTOR = (check_assemble, check_moments, check_reaching, check_take_largest, check_scattered)

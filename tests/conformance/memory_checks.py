@@ -1,9 +1,5 @@
 """What every memory promises, as checks that any memory can be put to."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from conformance.kernel_checks import untouched
 from distributions import draw
@@ -12,23 +8,21 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.types import Selection, TensorSpec
 
 
-def every_nth(x: np.ndarray, step: int) -> Selection:
+def every_nth(x, step):
     indices = np.arange(0, x.size, step, dtype=np.uint32)
     indices = indices[x[indices] != 0]
     return Selection(indices, x[indices].copy(), x.size)
 
 
-def residual_of(state: Any) -> np.ndarray:
+def residual_of(state):
     return state.arrays()["residual"].copy()
 
 
-def bits_of(state: Any) -> dict[str, bytes]:
+def bits_of(state):
     return {name: array.tobytes() for name, array in state.arrays().items()}
 
 
-def step(
-    state: Any, gradient: np.ndarray, sent: Any, kernels: Any = reference
-) -> tuple[np.ndarray, Selection]:
+def step(state, gradient, sent, kernels=reference):
     with untouched(gradient):
         accumulated = state.compensate(gradient, kernels).vector.copy()
     selection = sent(accumulated)
@@ -36,9 +30,7 @@ def step(
     return accumulated, selection
 
 
-def check_split_is_exact(
-    memory: Any, name: str, dtype: str, *, rollback: bool, numel: int = 200
-) -> None:
+def check_split_is_exact(memory, name, dtype, *, rollback, numel=200):
     """Law 1, bit for bit, over steps; what is sent is +0.0 in the next residual."""
     state = memory.create(TensorSpec("t", (numel // 10, 10), dtype), rollback=rollback)
     residual = np.zeros(numel, dtype)
@@ -62,7 +54,7 @@ def check_split_is_exact(
         assert not residual[is_sent].view(np.uint8).any(), "what was sent is also kept"
 
 
-def check_rests(memory: Any) -> None:
+def check_rests(memory):
     """A step at a learning rate of 0 sends nothing, keeps all, and applies what arrives."""
     spec = TensorSpec("t", (20, 10), "float32")
     state = memory.create(spec, rollback=True)
@@ -90,7 +82,7 @@ def check_rests(memory: Any) -> None:
     state.roll_back()
 
 
-def check_finish_leaves_its_input(memory: Any) -> None:
+def check_finish_leaves_its_input(memory):
     state = memory.create(TensorSpec("t", (20, 10), "float32"), rollback=True)
     reduced, parameter = draw("normal", 200), draw("normal", 200, seed=1)
     for is_compressed in (True, False):
@@ -100,7 +92,7 @@ def check_finish_leaves_its_input(memory: Any) -> None:
         state.roll_back()
 
 
-def check_rounding_stays(memory: Any) -> None:
+def check_rounding_stays(memory):
     numel = 200
     state = memory.create(TensorSpec("t", (numel // 10, 10), "float32"), rollback=True)
     accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
@@ -113,7 +105,7 @@ def check_rounding_stays(memory: Any) -> None:
     assert residual_of(state).tolist() == (accumulated - decoded).tolist()
 
 
-def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
+def check_roll_back_restores_bits(memory, *, dense):
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -136,7 +128,7 @@ def check_roll_back_restores_bits(memory: Any, *, dense: bool) -> None:
     assert next_ones[0] == next_ones[1], "the step after a failed one begins elsewhere"
 
 
-def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
+def check_mass_is_kept_without_roll_back(memory, *, dense):
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=False)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -153,7 +145,7 @@ def check_mass_is_kept_without_roll_back(memory: Any, *, dense: bool) -> None:
     assert residual_of(state).tobytes() == once, "rolling back twice is not rolling back once"
 
 
-def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: bool) -> None:
+def check_roll_back_before_compensate_changes_nothing(memory, *, rollback):
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -164,7 +156,7 @@ def check_roll_back_before_compensate_changes_nothing(memory: Any, *, rollback: 
     )
 
 
-def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
+def check_take_all_flushes(memory, *, rollback):
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
@@ -175,7 +167,7 @@ def check_take_all_flushes(memory: Any, *, rollback: bool) -> None:
     assert not residual_of(state).any()
 
 
-def check_masking(memory: Any) -> None:
+def check_masking(memory):
     """(5) With masking the velocity of what was sent is +0.0; without, all of it stays."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     given = draw("normal", 300, seed=1)
@@ -189,7 +181,7 @@ def check_masking(memory: Any) -> None:
     )
 
 
-def check_memory(memory: Any) -> None:
+def check_memory(memory):
     for name in ("normal", "signed_zeros", "denormals"):
         check_split_is_exact(memory, name, "float32", rollback=True)
     check_rounding_stays(memory)

@@ -1,10 +1,8 @@
 """The list of mutants: parts broken on purpose, and the check that must object to each."""
 
-from __future__ import annotations
-
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -56,34 +54,34 @@ class Mutant:
     part: Any
     patch: tuple[Any, str, Any] | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.kind}: {self.name}"
 
 
-def _made(kind: str, check: Callable[[Any], None], broken: dict[str, Any]) -> Iterator[Mutant]:
+def _made(kind, check, broken):
     for name, part in broken.items():
         yield Mutant(kind, name, check, part)
 
 
-def _patched(kind: str, broken: dict[str, tuple[Any, Any, Any]]) -> Iterator[Mutant]:
+def _patched(kind, broken):
     for name, rest in broken.items():
         yield Mutant(kind, name, *rest)
 
 
-def anything_goes(*_: Any) -> None:
+def anything_goes(*_):
     """A reader that looks and does not mind."""
 
 
-def any_padding(packed: Any, width: int, count: int) -> Any:
+def any_padding(packed, width, count):
     assert width == 1
     return np.unpackbits(packed, bitorder="little")[:count]
 
 
-def any_half(codes: Any) -> Any:
+def any_half(codes):
     return codes.view("f2").astype("f4")
 
 
-def any_messages(self: ExchangeContext, joined: Any, senders: Any = None) -> Any:
+def any_messages(self, joined, senders=None):
     return split_messages(joined, range(self.world_size) if senders is None else senders)
 
 
@@ -133,7 +131,7 @@ LATE = {
 }
 
 
-def check_stack_reading_often(function: str) -> None:
+def check_stack_reading_often(function):
     """Check up to ten times, because these mutants end a process only if two threads meet, which is
     rare where other processes have the cores."""
     for _ in range(10):
@@ -155,7 +153,7 @@ MUTANTS = (
 )
 
 
-def caught(mutant: Mutant) -> str | None:
+def caught(mutant):
     """Return the check that objects, and its words; None if the mutant lives."""
     patched = mock.patch.object(*mutant.patch) if mutant.patch else contextlib.nullcontext()
     with patched:

@@ -1,7 +1,5 @@
 """Kernels that are broken on purpose."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hvd_sparse.kernels import reference

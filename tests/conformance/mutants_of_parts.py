@@ -1,7 +1,5 @@
 """Memories, codecs and exchanges that are broken on purpose."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hvd_sparse.codecs.bitmap import Bitmap

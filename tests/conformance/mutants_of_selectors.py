@@ -1,7 +1,5 @@
 """Selectors that are broken on purpose."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -6,8 +6,6 @@ finalizer has let its thread run on.  ``by_faulthandler`` reads the list of all 
 lock, while threads of a C++ library enter and leave Python.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import re
@@ -17,7 +15,7 @@ import threading
 from hvd_sparse.watch.watchdog import Line
 
 
-def walked() -> list[Line]:
+def walked():
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     frames = []
     while frame is not None:
@@ -26,7 +24,7 @@ def walked() -> list[Line]:
     return [Line(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
 
 
-def by_faulthandler() -> list[Line]:
+def by_faulthandler():
     with open(os.memfd_create("stack"), "w+b") as file:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)

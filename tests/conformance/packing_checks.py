@@ -1,9 +1,5 @@
 """The contracts of the kernels of codecs, against numpy's conversions and plain counting."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
 from hvd_sparse.kernels.packing import modulus_of
@@ -12,7 +8,7 @@ CODES = np.arange(1 << 16, dtype=np.uint16)
 LARGEST_BRAIN = 0x7F7F
 
 
-def numbers() -> np.ndarray:
+def numbers():
     """float32: bit patterns at random, the neighbourhood of every bound, and what lies halfway
     between two codes."""
     rng = np.random.default_rng(3)
@@ -33,14 +29,14 @@ def numbers() -> np.ndarray:
     return everything[np.isfinite(everything)]
 
 
-def check_half_codes(kernels: Any) -> None:
+def check_half_codes(kernels):
     values = numbers()
     expected = np.clip(values, -65504, 65504).astype(np.float16).view(np.uint16)
     assert kernels.half_codes(values).tobytes() == expected.tobytes()
     assert kernels.half_codes(np.array([1e300, -2.0])).tolist() == [0x7BFF, 0xC000]
 
 
-def check_brain_codes(kernels: Any) -> None:
+def check_brain_codes(kernels):
     values = numbers()
     codes = kernels.brain_codes(values)
     back = (codes.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -53,7 +49,7 @@ def check_brain_codes(kernels: Any) -> None:
     assert (np.abs(back[~inner & ~is_small]) > 3.38e38).all()
 
 
-def check_values(kernels: Any) -> None:
+def check_values(kernels):
     halves, brains = CODES.view(np.float16), (CODES.astype(np.uint32) << 16).view(np.float32)
     is_brain = np.isfinite(brains) & ((brains == 0) | (np.abs(brains) >= 2.0**-126))
     for read, values, is_code in (
@@ -65,7 +61,7 @@ def check_values(kernels: Any) -> None:
             assert read(np.array([0, code, 0], np.uint16)) is None
 
 
-def check_blocks(kernels: Any) -> None:
+def check_blocks(kernels):
     rng = np.random.default_rng(4)
     for numel, count in (
         (0, 0),
@@ -104,21 +100,21 @@ def check_blocks(kernels: Any) -> None:
                 assert kernels.join_blocks(counts.astype(np.uint32), swapped) is None
 
 
-def vectors_of_values() -> list[np.ndarray]:
+def vectors_of_values():
     rng = np.random.default_rng(5)
     drawn = [rng.laplace(size=count) for count in (0, 1, 2, 3, 5, 63, 64, 65, 1_000)]
     drawn += [-np.ones(7), np.array([1e-30, -1e30, 3.0]), 10.0 ** rng.uniform(-20, 20, 500)]
     return [values.astype(dtype) for values in drawn for dtype in ("float32", "float64")]
 
 
-def check_largest(kernels: Any) -> None:
+def check_largest(kernels):
     for values in vectors_of_values():
         assert kernels.largest_magnitude(values) == max(map(abs, values.tolist()), default=0.0)
     assert np.isnan(kernels.largest_magnitude(np.array([1.0, np.nan, 3.0], np.float32)))
     assert kernels.largest_magnitude(np.array([1.0, -np.inf])) == np.inf
 
 
-def check_multiples(kernels: Any) -> None:
+def check_multiples(kernels):
     halves = np.arange(-9, 10, dtype=np.float32) / 2
     assert kernels.multiples(halves, 1.0, 3).tolist() == [
         max(-3, min(3, round(half))) for half in halves.tolist()
@@ -132,7 +128,7 @@ def check_multiples(kernels: Any) -> None:
             assert found.tolist() == [max(-most, min(most, round(q))) for q in quotients]
 
 
-def check_levels(kernels: Any) -> None:
+def check_levels(kernels):
     for values in vectors_of_values():
         largest = max(map(abs, values.tolist()), default=1.0)
         scale = 2.0 ** (26 - np.frexp(largest)[1])
@@ -152,7 +148,7 @@ def check_levels(kernels: Any) -> None:
         ]
 
 
-def check_few_bits(kernels: Any) -> None:
+def check_few_bits(kernels):
     rng = np.random.default_rng(6)
     for width in (1, 2, 4):
         for count in (0, 1, 2, 3, 4, 5, 127, 128, 1_001):
@@ -171,7 +167,7 @@ def check_few_bits(kernels: Any) -> None:
                 assert kernels.unpack_few(packed, width, count) is None
 
 
-def lists_of_indices() -> list[tuple[int, list[int]]]:
+def lists_of_indices():
     """Lengths of tensors, and indices: of all planes, with and without thirds, counts around words
     of 64 bits, no gaps, and gaps that leave whole words of the unary part empty."""
     rng = np.random.default_rng(8)
@@ -188,13 +184,13 @@ def lists_of_indices() -> list[tuple[int, list[int]]]:
     return drawn
 
 
-def as_bytes(bits: list[str]) -> bytes:
+def as_bytes(bits):
     """Strings of bits, the first bit in the lowest place of the first byte."""
     whole = "".join(bits)
     return int(whole[::-1] or "0", 2).to_bytes(-(-len(whole) // 8), "little")
 
 
-def check_gaps(kernels: Any) -> None:
+def check_gaps(kernels):
     """The code by Python's own strings and numbers, and back; nothing else is read."""
     for numel, indices in lists_of_indices():
         shift, parts = modulus_of(len(indices), numel)

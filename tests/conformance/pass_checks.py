@@ -1,9 +1,5 @@
 """How often a selector goes over the whole vector, counted in the kernels."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from conformance import selector_checks
 from distributions import ALL, draw
@@ -20,9 +16,9 @@ COUNTING = {"count_at_least", "count_and_take", "tail", "digit_counts", "chunk_n
 class CountingKernels:
     """The reference kernels, counting how often each is called on a whole vector."""
 
-    def __init__(self, x: np.ndarray) -> None:
+    def __init__(self, x):
         self.x = x
-        self.calls: dict[str, int] = {}
+        self.calls = {}
         self.last = ""
 
     def __getattr__(self, name):
@@ -35,7 +31,7 @@ class CountingKernels:
         return counted
 
 
-def check_passes_on_all(selector: Any) -> None:
+def check_passes_on_all(selector):
     for name in ALL:
         for warm in (None, 0.01, 1.0):
             check_passes(selector, draw(name, 2_000), warm)
@@ -45,7 +41,7 @@ FEW = 4
 """Passes after which a search knows that counts tell it nothing."""
 
 
-def check_few_passes_where_no_threshold_is(selector: Any) -> None:
+def check_few_passes_where_no_threshold_is(selector):
     numel = 20_000
     spiked = draw("laplace", numel)
     spiked[numel // 2] = 1e30
@@ -62,7 +58,7 @@ def check_few_passes_where_no_threshold_is(selector: Any) -> None:
             )
 
 
-def check_passes(selector: Any, x: np.ndarray, warm: float | None = None) -> None:
+def check_passes(selector, x, warm=None):
     kernels = CountingKernels(x)
     found = selector_checks.find(selector, x, kernels, warm)
     calls = kernels.calls

@@ -1,13 +1,8 @@
 """Collectives that deliver a second time, a step late, and a check of every exchange by them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import worlds
 from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure, RankMismatch, SparseError
 from hvd_sparse.step.session import Session
 
@@ -47,7 +42,7 @@ class Replaying(worlds.Around):
         return pending
 
 
-def step_of(session: Session, step: int) -> SparseError | None:
+def step_of(session, step):
     try:
         session.reduce(integers(session.collective.rank, step))
     except SparseError as error:
@@ -55,9 +50,7 @@ def step_of(session: Session, step: int) -> SparseError | None:
     return None
 
 
-def deliver_again(
-    configuration: Configuration, name: str, ranks: Any, **options: Any
-) -> list[tuple[Any, Any]]:
+def deliver_again(configuration, name, ranks, **options):
     """Errors of the step in which a collective is late on some ranks, and of the next; by rank."""
 
     def script(collective):
@@ -74,12 +67,12 @@ def deliver_again(
     return worlds.run(WORLD, script)
 
 
-def names_of(configuration: Configuration) -> list[str]:
+def names_of(configuration):
     phases = len(configuration.exchange.phases(configuration.selector, WORLD))
     return [f"hvd_sparse.session.0{f'.{phase}' if phase else ''}" for phase in range(phases)]
 
 
-def check_replays(exchange: Any) -> None:
+def check_replays(exchange):
     """(ADR 4) A phase of the last step, or its carrier, that comes to all ranks is refused on
     all."""
     configuration = configured(exchange)

@@ -1,38 +1,34 @@
 """What every selector promises, measured by what it declares; numbers are the invariants'."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cache
-from typing import Any
 
 import numpy as np
 from conformance.kernel_checks import assert_takes, untouched
 from distributions import ALL, SMOOTH, draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.selectors.contract import Context, Found
+from hvd_sparse.selectors.contract import Context
 
 DENSITIES = (0.001, 0.01, 0.1, 0.29, 1.0)
 NUMELS = (0, 1, 5, 50, 1_000)
 WARM = (None, 1e-300, 1e-3, 1.0, 1e6, 1e300)
 
 
-def vectors(dtype: str, names: Any = ALL) -> Iterator[tuple[str, np.ndarray]]:
+def vectors(dtype, names=ALL):
     for name in names:
         for numel in NUMELS:
             yield f"{name}[{numel}]", drawn_once(name, numel, dtype).copy()
 
 
 @cache
-def drawn_once(name: str, numel: int, dtype: str) -> np.ndarray:
+def drawn_once(name, numel, dtype):
     return draw(name, numel, dtype)
 
 
 @cache
-def wanted(numel: int, density: float) -> int:
+def wanted(numel, density):
     """k by exact fractions: 0.29 of 100 entries is 29, whatever 0.29 * 100 is in floating point."""
     return min(numel, max(1, math.floor(numel * Fraction(str(density)))))
 
@@ -40,26 +36,22 @@ def wanted(numel: int, density: float) -> int:
 class Listening(Context):
     was_asked = False
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name):
         if name == "warm":
             object.__setattr__(self, "was_asked", True)
         return super().__getattribute__(name)
 
 
-def find(
-    selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
-) -> Found:
+def find(selector, x, kernels=reference, warm=None):
     return find_in(selector, x, Context(kernels, warm=warm, rng=np.random.default_rng(11)))
 
 
-def find_in(selector: Any, x: np.ndarray, context: Context) -> Found:
+def find_in(selector, x, context):
     with untouched(x):
         return selector.find(x, context)
 
 
-def check_found(
-    selector: Any, x: np.ndarray, kernels: Any = reference, warm: float | None = None
-) -> bool:
+def check_found(selector, x, kernels=reference, warm=None):
     """Form (9), count (13) and passes (18); return whether another threshold could matter."""
     context = Listening(kernels, warm=warm, rng=np.random.default_rng(11))
     found = find_in(selector, x, context)
@@ -76,7 +68,7 @@ def check_found(
     return context.was_asked
 
 
-def check_values(selector: Any, x: np.ndarray, found: Found) -> None:
+def check_values(selector, x, found):
     if not selector.changes_values:
         assert_takes(found.selection, x, found.selection.indices.tolist())
         return
@@ -87,7 +79,7 @@ def check_values(selector: Any, x: np.ndarray, found: Found) -> None:
     assert np.unique(np.abs(values)).size <= 1, "a message of signs has more than one magnitude"
 
 
-def check_count(selector: Any, x: np.ndarray, found: Found, warm: float | None) -> None:
+def check_count(selector, x, found, warm):
     """(13) The exact count, or inside the declared bounds, or what the last resort is to give."""
     count, nonzeros = found.selection.count, int(np.count_nonzero(x))
     if not hasattr(selector, "density"):
@@ -112,7 +104,7 @@ def check_count(selector: Any, x: np.ndarray, found: Found, warm: float | None) 
         assert not found.is_fallback or count == int(selector.cap * k)
 
 
-def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
+def check_nothing_larger_is_left(x, found):
     taken = np.zeros(x.size, bool)
     taken[found.selection.indices] = True
     if taken.all() or not taken.any():
@@ -128,28 +120,26 @@ def check_nothing_larger_is_left(x: np.ndarray, found: Found) -> None:
     )
 
 
-def everything() -> Iterator[np.ndarray]:
+def everything():
     for dtype in ("float32", "float64"):
         for _, x in vectors(dtype):
             yield x
 
 
-def check_everything(
-    selector: Any, kernels: Any = reference, data: Iterable[np.ndarray] | None = None
-) -> None:
+def check_everything(selector, kernels=reference, data=None):
     for x in everything() if data is None else data:
         for warm in WARM:
             if not check_found(selector, x, kernels, warm):
                 break
 
 
-def check_what_it_ignores(selector: Any, kernels: Any = reference) -> None:
+def check_what_it_ignores(selector, kernels=reference):
     """(15) Of scale, signs and order, those that the selector says change nothing."""
     for what in selector.ignores:
         CHANGES[what](selector, kernels)
 
 
-def check_scaling_changes_nothing(selector: Any, kernels: Any = reference) -> None:
+def check_scaling_changes_nothing(selector, kernels=reference):
     """A power of two scales every magnitude and every threshold without rounding; denormals apart,
     which do round."""
     for name, x in vectors("float32", sorted(set(ALL) - {"denormals"})):
@@ -159,7 +149,7 @@ def check_scaling_changes_nothing(selector: Any, kernels: Any = reference) -> No
             assert find(selector, scaled, kernels).selection.indices.tolist() == expected, name
 
 
-def check_signs_change_nothing(selector: Any, kernels: Any = reference) -> None:
+def check_signs_change_nothing(selector, kernels=reference):
     for name, x in vectors("float32"):
         expected = find(selector, x, kernels).selection.indices.tolist()
         flipped = np.where(np.arange(x.size) % 2, -x, x)
@@ -167,7 +157,7 @@ def check_signs_change_nothing(selector: Any, kernels: Any = reference) -> None:
             assert find(selector, signed, kernels).selection.indices.tolist() == expected, name
 
 
-def check_order_changes_nothing(selector: Any, kernels: Any = reference) -> None:
+def check_order_changes_nothing(selector, kernels=reference):
     for name, x in vectors("float32", SMOOTH):
         distinct = x[np.unique(np.abs(x), return_index=True)[1]]
         order = np.random.default_rng(5).permutation(distinct.size)
@@ -183,14 +173,14 @@ CHANGES = {
 }
 
 
-def check_searches_converge(selector: Any, passes: int, kernels: Any = reference) -> None:
+def check_searches_converge(selector, passes, kernels=reference):
     for name in SMOOTH:
         found = find(selector, draw(name, 20_000), kernels)
         assert not found.is_fallback, f"{name}: the search gave up after {found.passes} passes"
         assert found.passes <= passes, f"{name}: {found.passes} passes"
 
 
-def check_selector(selector: Any) -> None:
+def check_selector(selector):
     check_everything(selector)
     check_what_it_ignores(selector)
     if hasattr(selector, "max_passes"):

@@ -1,7 +1,5 @@
 """The checks that the main thread's stack is read without its help or harm."""
 
-from __future__ import annotations
-
 from programs import run_python
 
 COLLECTING = """
@@ -88,7 +86,7 @@ assert entered >= 5000
 """
 
 
-def check_stack_reading(function: str) -> None:
+def check_stack_reading(function):
     """Check a function by its module and name: while garbage is collected, and while threads that
     Python has not made enter and leave it."""
     for program in (COLLECTING, ENTERING):

@@ -1,10 +1,7 @@
 """The contracts of the kernels that single selectors need, entry by entry; on finite data."""
 
-from __future__ import annotations
-
 import math
 import struct
-from typing import Any
 
 import numpy as np
 from conformance.hostile import bits
@@ -13,11 +10,11 @@ from conformance.kernel_checks import untouched
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Momentum, NewtonSchulz
 
 
-def is_close(a: float, b: float, scale: float) -> bool:
+def is_close(a, b, scale):
     return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12 * scale)
 
 
-def check_mean_and_std(kernels: Any, x: np.ndarray) -> None:
+def check_mean_and_std(kernels, x):
     values = x.tolist()
     with untouched(x):
         mean, std = kernels.mean_and_std(x)
@@ -28,7 +25,7 @@ def check_mean_and_std(kernels: Any, x: np.ndarray) -> None:
     assert is_close(std, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else 0.0, scale)
 
 
-def check_tail(kernels: Any, x: np.ndarray) -> None:
+def check_tail(kernels, x):
     magnitudes = [abs(v) for v in x.tolist()]
     for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30):
         cut = struct.unpack("<f", struct.pack("<f", threshold))[0] if x.itemsize == 4 else threshold
@@ -45,7 +42,7 @@ def check_tail(kernels: Any, x: np.ndarray) -> None:
         assert is_close(tail.mean_log, math.fsum(logs) / max(1, len(logs)), 1.0)
 
 
-def check_digit_counts(kernels: Any, x: np.ndarray) -> None:
+def check_digit_counts(kernels, x):
     width = 8 * x.itemsize
     bits = [int.from_bytes(abs(v).tobytes(), "little") for v in x]
     for shift in range(width - 8, -1, -8):
@@ -59,7 +56,7 @@ def check_digit_counts(kernels: Any, x: np.ndarray) -> None:
             assert (counts.dtype, counts.tolist()) == (np.int64, expected)
 
 
-def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
+def check_chunk_norms(kernels, x):
     for length in (1, 7, 256, 1_000):
         with untouched(x):
             norms = kernels.chunk_norms(x, length)
@@ -74,7 +71,7 @@ def check_chunk_norms(kernels: Any, x: np.ndarray) -> None:
         )
 
 
-def check_take_bins(kernels: Any, x: np.ndarray) -> None:
+def check_take_bins(kernels, x):
     gradient = x[::-1].copy()
     for length in (1, 7, 300):
         with untouched(x, gradient):
@@ -90,14 +87,14 @@ def check_take_bins(kernels: Any, x: np.ndarray) -> None:
         assert taken.values.tobytes() == x[indices].tobytes()
 
 
-def check_directed_by_decay(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_decay(kernels, x):
     gradient, factor = x[::-1].copy(), x.dtype.type(0.1)
     expected = np.array([factor * p + g for p, g in zip(x, gradient)], x.dtype)
     with untouched(gradient, x):
         assert bits(kernels.directed(gradient, Decay(x, 0.1))) == bits(expected)
 
 
-def check_directed_by_momentum(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_momentum(kernels, x):
     gradient, factor = x[::-1].copy(), x.dtype.type(0.9)
     pushed = np.array([factor * r + g for r, g in zip(x, gradient)], x.dtype)
     ahead = np.array([factor * p + g for p, g in zip(pushed, gradient)], x.dtype)
@@ -110,7 +107,7 @@ def check_directed_by_momentum(kernels: Any, x: np.ndarray) -> None:
         assert bits(found) == bits(ahead if nesterov else pushed)
 
 
-def check_directed_by_adam(kernels: Any, x: np.ndarray) -> None:
+def check_directed_by_adam(kernels, x):
     gradient, mean, square = x[::-1].copy(), x, np.abs(x[::2]).repeat(2)[: x.size].copy()
     for step in ADAM_STEPS:
         rows = [adam_entry(*row, step) for row in zip(gradient, mean, square)]
@@ -126,7 +123,7 @@ def check_directed_by_adam(kernels: Any, x: np.ndarray) -> None:
             assert found[~np.isnan(found)].tobytes() == wanted[~np.isnan(wanted)].tobytes()
 
 
-def check_orthogonalized(kernels: Any, dtype: str) -> None:
+def check_orthogonalized(kernels, dtype):
     """Each singular value goes through the polynomial, and the rest of a matrix stays."""
     rng = np.random.default_rng(3)
     shapes = ((1, 1), (6, 6), (3, 8), (8, 3), (40, 1), (2, 5, 4))
@@ -161,7 +158,7 @@ ADAM_STEPS = (
 )
 
 
-def adam_entry(gradient: Any, mean: Any, square: Any, step: AdamStep) -> tuple[Any, Any, Any]:
+def adam_entry(gradient, mean, square, step):
     real = gradient.dtype.type
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         mean = mean * real(step.beta1) + gradient * real(1 - step.beta1)

@@ -1,7 +1,5 @@
 """No part escapes the suite: what is registered and what is tested are the same."""
 
-from __future__ import annotations
-
 import json
 
 import cases

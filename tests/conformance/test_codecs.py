@@ -1,7 +1,5 @@
 """Every codec gives selections back as it promises, and reads nothing but what it wrote."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every exchange gives all ranks the same, loses nothing unless declared, and never hangs."""
 
-from __future__ import annotations
-
 import pkgutil
 from dataclasses import replace
 

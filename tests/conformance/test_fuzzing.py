@@ -1,7 +1,5 @@
 """Thousands of damaged payloads, half of them with right checksums; seeded."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import cases

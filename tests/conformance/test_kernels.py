@@ -1,7 +1,5 @@
 """Every engine keeps the contracts of ``kernels.contract``."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

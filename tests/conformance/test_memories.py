@@ -1,7 +1,5 @@
 """Every memory loses nothing, and can take a step back."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The checks object to parts that are broken on purpose; a check that lets them pass is none."""
 
-from __future__ import annotations
-
 import pytest
 from conformance.exchange_checks import check_exchange
 from conformance.fused_checks import check_kernels

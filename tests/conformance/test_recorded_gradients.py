@@ -1,7 +1,5 @@
 """Selectors keep their promises on real gradients, of models that train with error feedback."""
 
-from __future__ import annotations
-
 import cases
 import pytest
 from conformance import selector_checks

@@ -1,7 +1,5 @@
 """Old bytes that are delivered a step late are refused by name."""
 
-from __future__ import annotations
-
 import cases
 import pytest
 import worlds

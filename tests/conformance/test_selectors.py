@@ -1,7 +1,5 @@
 """Every selector keeps its promises, on every engine, at every density, on data of every kind."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -5,31 +5,25 @@ CPU as those of a device. Prints by case whether the bits are the same, and how 
 bucket took where the engine counts them, as JSON.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
 import json
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 from devices.step_worker import CASES, SCALES, TOPK, Rank, steps
 from frontends._method_cases import SHAPES
 
-from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Sums, Surplus
 from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
-from hvd_sparse.kernels.torch.passes import Answers, Pass
 
 CPU = torch.device("cpu")
-METHODS: dict[str, dict[str, Any]] = {
+METHODS = {
     **CASES,
     **{
         name: {"selector": {"id": name, **options}}
@@ -49,31 +43,31 @@ METHODS: dict[str, dict[str, Any]] = {
 INTERPRETED = ("topk", "ldte_bs", "ldte", "gaussian_k", "fixed_threshold", "momentum")
 """Those that Triton's interpreter is asked for, which takes seconds for each."""
 ENGINE = ""
-begun: list[int] = []
+begun = []
 """The tensors of every group of passes that an engine was given."""
-added: list[tuple[int, int]] = []
+added = []
 """The tensors of every group that an engine has added up, and the launches."""
-put_back: list[int] = []
+put_back = []
 """The entries of every tensor that its pass had taken too much, put back with the sums."""
 one_at_a_time = threading.RLock()
 """Triton's interpreter is one for all threads, which are ranks here."""
 
 
-def kernels_of(engine: str) -> Any:
+def kernels_of(engine):
     if engine == "torch":
-        kernels: Any = TorchKernels(reference)
+        kernels = TorchKernels(reference)
     else:
         from hvd_sparse.kernels.triton import TritonKernels
 
         kernels = TritonKernels(reference, block=256)  # several programs a tensor
     own, assemble = kernels.begin, kernels.assemble_together
 
-    def begin(passes: Sequence[Pass]) -> Answers:
+    def begin(passes):
         with one_at_a_time:
             begun.append(len(passes))
             return own(passes)
 
-    def assembled(sums: Sums, surplus: Surplus = ()) -> None:
+    def assembled(sums, surplus=()):
         with one_at_a_time:
             with counting() as counted:
                 assemble(sums, surplus)
@@ -84,7 +78,7 @@ def kernels_of(engine: str) -> Any:
     return KernelsByPlace(reference, kernels)
 
 
-def counting() -> AbstractContextManager[Any]:
+def counting():
     if ENGINE == "torch":
         return nullcontext()
     from devices.transfers import Transfers
@@ -92,7 +86,7 @@ def counting() -> AbstractContextManager[Any]:
     return Transfers()
 
 
-def mixed() -> AbstractContextManager[Any]:
+def mixed():
     if ENGINE == "torch":
         return nullcontext()
     from devices.triton_worker import shuffled
@@ -100,15 +94,15 @@ def mixed() -> AbstractContextManager[Any]:
     return shuffled()
 
 
-def launches(method: dict[str, Any]) -> dict[str, list[int]]:
+def launches(method):
     from devices.transfers import Transfers
 
-    def run(collective: LocalCollective) -> dict[str, list[int]]:
+    def run(collective):
         kernels = kernels_of(ENGINE)
         rank = Rank({**method, "groups": 1}, collective, CPU, kernels)
         for position in range(len(SHAPES)):
             rank.step.transactions.state_of(position)  # whose memory is made of zeros, once
-        found: dict[str, list[int]] = {"passes": [], "sums": [], "all else": [], "put back": []}
+        found = {"passes": [], "sums": [], "all else": [], "put back": []}
         for number in range(4):
             gradients = [
                 rank.place(i, np.full(np.prod(shape), 1.0 + number, np.float32) * _ramp(shape))
@@ -140,11 +134,11 @@ def launches(method: dict[str, Any]) -> dict[str, list[int]]:
     return LocalWorld(1).run(run)[0]
 
 
-def _ramp(shape: Sequence[int]) -> np.ndarray:
+def _ramp(shape):
     return np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32)
 
 
-def main(engine: str) -> None:
+def main(engine):
     global ENGINE
     ENGINE = engine
     torch.set_num_threads(1)

@@ -7,34 +7,29 @@ waited for: at once, or with ``HOROVOD_ENABLE_ASYNC_COMPLETION`` later, by the d
 Everything else is Horovod's.
 """
 
-from __future__ import annotations
-
 import os
 import re
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Union
 
 import horovod.torch as hvd
 import torch
 from devices import pretend
 from horovod.torch import mpi_ops
 
-Tensors = Union[torch.Tensor, list[torch.Tensor]]
 OUTPUT = {"allreduce": 1, "grouped_allreduce": 1, "allgather": 1, "broadcast": 1, "alltoall": 2}
 """Where an operation's output stands among its arguments; the input is the first."""
 OWN = re.compile(rf"horovod_torch_({'|'.join(OUTPUT)})_async_torch_(\w+Tensor)")
 
 library = mpi_ops.mpi_lib
-given: list[tuple[str, torch.Size]] = []
+given = []
 """Operation and shape of every tensor of the device that Horovod was given; of groups, each."""
-_under_way: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+_under_way = {}
 
 
-def carried(operation: str, own: Callable[..., int]) -> Callable[..., int]:
+def carried(operation, own):
     """Return an operation on the device, made from Horovod's own on the host."""
 
-    def call(*arguments: Any) -> int:
+    def call(*arguments):
         place = OUTPUT[operation]
         tensors, outputs = arguments[0], arguments[place]
         sources, targets = _listed(tensors), _listed(outputs)
@@ -55,12 +50,12 @@ def carried(operation: str, own: Callable[..., int]) -> Callable[..., int]:
     return call
 
 
-def _listed(tensors: Tensors) -> list[torch.Tensor]:
+def _listed(tensors):
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _wait(own: Callable[[int], None]) -> Callable[[int], None]:
-    def wait(handle: int) -> None:
+def _wait(own):
+    def wait(handle):
         under_way = _under_way.pop(handle, [])
         own(handle)
         for target, result in under_way:
@@ -74,7 +69,7 @@ def _wait(own: Callable[[int], None]) -> Callable[[int], None]:
     return wait
 
 
-def _write_later(target: torch.Tensor, result: torch.Tensor) -> None:
+def _write_later(target, result):
     before = torch.accelerator.current_stream(target.device)
     default = torch.get_device_module(target.device).default_stream(target.device)
     torch.accelerator.set_stream(default)
@@ -83,7 +78,7 @@ def _write_later(target: torch.Tensor, result: torch.Tensor) -> None:
 
 
 @contextmanager
-def carrying() -> Iterator[None]:
+def carrying():
     before = {"horovod_torch_wait_and_clear": library.horovod_torch_wait_and_clear}
     nccl_built = hvd.nccl_built
     for name in dir(library):

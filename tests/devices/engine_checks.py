@@ -1,11 +1,7 @@
 """The conformance suite in one process, for kernels whose vectors are carried to a device."""
 
-from __future__ import annotations
-
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +18,7 @@ ON_A_DEVICE = [check for check in ON_FINITE_DATA if check is not check_take_bins
 """The selectors that take bins need the host."""
 
 
-def check_all(kernels: Any) -> None:
+def check_all(kernels):
     """The conformance suite on all vectors; doubles, which no other code is run for, on a third of
     them."""
     for dtype, every in (("float32", 1), ("float64", 3)):
@@ -36,7 +32,7 @@ def check_all(kernels: Any) -> None:
         hostile.check_beside_the_reference(kernels, seed)
 
 
-def check_vectors(kernels: Any, vectors: list[np.ndarray]) -> None:
+def check_vectors(kernels, vectors):
     for x in vectors:
         for check in CHECKS:
             kernel_checks.put(check, kernels, x)
@@ -48,14 +44,14 @@ VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
 """The parameters of kernels that are vectors; of others only a direction has some."""
 
 
-def carried(parameter: str, value: Any, carry: Callable[[np.ndarray], DeviceVector]) -> Any:
+def carried(parameter, value, carry):
     if isinstance(value, (Decay, Momentum, Adam)):
         return type(value)(*(carry(x) if isinstance(x, np.ndarray) else x for x in value))
     is_vector = parameter in VECTORS and isinstance(value, np.ndarray)
     return carry(value) if is_vector else value
 
 
-def result_of(answer: Any) -> Any:
+def result_of(answer):
     """Return a kernel's result, which for a pass over a device's vectors has to be asked for."""
     return answer.result() if isinstance(answer, Coming) else answer
 
@@ -66,17 +62,17 @@ class VectorsOnDevice:
     All of them come back, those that were only to be read too: who writes to its input is seen.
     """
 
-    def __init__(self, kernels: Any, device: torch.device) -> None:
+    def __init__(self, kernels, device):
         self._kernels, self._device = kernels, device
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name):
         kernel = getattr(self._kernels, name)
         stated = inspect.signature(getattr(Kernels, name)).parameters
         names = list(stated)[1:]
 
         @functools.wraps(kernel)
-        def call(*values: Any) -> Any:
-            known: dict[int, tuple[np.ndarray, DeviceVector]] = {}
+        def call(*values):
+            known = {}
             given = (
                 carried(parameter, value, lambda array: self._carry(array, known))
                 for parameter, value in zip(names, values)
@@ -89,9 +85,9 @@ class VectorsOnDevice:
 
         return call
 
-    def _carry(self, array: np.ndarray, known: dict[int, Any]) -> DeviceVector:
+    def _carry(self, array, known):
         if id(array) not in known:
             tensor = torch.from_numpy(array.copy()).to(self._device)
             known[id(array)] = array, DeviceVector(tensor)
-        vector: DeviceVector = known[id(array)][1]
+        vector = known[id(array)][1]
         return vector

@@ -6,12 +6,8 @@ engine, ``... waits`` prints how often every kernel waits and which operations i
 ``... streams`` whether a bucket whose tensors come from two streams is right, and without a wait.
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +30,7 @@ from hvd_sparse.types import Selection
 # -- waits ----------------------------------------------------------------------------------------
 
 
-def calls(numel: int) -> dict[str, tuple[Any, ...]]:
+def calls(numel):
     x, gradient = (draw(name, numel, "float32") for name in ("laplace", "normal"))
     out = np.empty_like(x)
     some = np.arange(0, numel, 9, dtype=np.uint32)
@@ -67,15 +63,15 @@ def calls(numel: int) -> dict[str, tuple[Any, ...]]:
 class Counted:
     """Kernels that note for every call how often it waited, and what it should not have used."""
 
-    def __init__(self, kernels: Any) -> None:
+    def __init__(self, kernels):
         self._kernels = kernels
-        self.waits: dict[str, int] = {}
-        self.forbidden: dict[str, list[str]] = {}
+        self.waits = {}
+        self.forbidden = {}
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
+    def __getattr__(self, name):
         kernel = getattr(self._kernels, name)
 
-        def call(*values: Any) -> Any:
+        def call(*values):
             before, watch = pretend.waits(), Watch()
             with watch:
                 result = result_of(kernel(*values))
@@ -86,7 +82,7 @@ class Counted:
         return call
 
 
-def count_waits(device: torch.device) -> dict[str, Any]:
+def count_waits(device):
     counted = Counted(resolve_engine("torch"))
     kernels = VectorsOnDevice(counted, device)
     for name, values in calls(1000).items():
@@ -95,8 +91,8 @@ def count_waits(device: torch.device) -> dict[str, Any]:
     return {"waits": counted.waits, "forbidden": counted.forbidden}
 
 
-def begin_and_add_up(kernels: Any, device: torch.device) -> None:
-    def vector() -> torch.Tensor:
+def begin_and_add_up(kernels, device):
+    def vector():
         return torch.zeros(1000, device=device)
 
     aims = Aim(1.0, 50), None, Aim(1.0, 50, Brought._fields)
@@ -108,7 +104,7 @@ def begin_and_add_up(kernels: Any, device: torch.device) -> None:
 # -- streams --------------------------------------------------------------------------------------
 
 
-def bucket_of_two_streams(device: torch.device) -> bool:
+def bucket_of_two_streams(device):
     """Begin passes on one stream over gradients that came by two; tell whether both are right."""
     by_place = KernelsByPlace(reference, resolve_engine("torch"))
     first, second = torch.Stream(device), torch.Stream(device)
@@ -124,7 +120,7 @@ def bucket_of_two_streams(device: torch.device) -> bool:
     return [each.abs_sum for each in answers] == sums
 
 
-def main(task: str, *names: str) -> None:
+def main(task, *names):
     torch.set_num_threads(1)
     device = pretend.load()
     pretend.late(True)

@@ -1,9 +1,5 @@
 """Operations that wait for a device behind the program's back, and a watch for them."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -29,17 +25,15 @@ class Watch(TorchDispatchMode):
     """Notes every forbidden operation that runs inside of it."""
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
+    def _should_skip_dynamo(cls):
         """Return False: nothing here is traced, and to say so torch would load its compiler."""
         return False
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.found: list[str] = []
+        self.found = []
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, values: Any = (), options: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, operation, types, values=(), options=None):
         options = options or {}
         name = operation.overloadpacket.__name__
         of_one_kind = name if name.startswith("_") else name.rstrip("_")

@@ -5,28 +5,23 @@ ENGINE ENTRIES...``, with the library of ``HVD_SPARSE_CUB_TOPK`` if there is one
 ``HVD_SPARSE_TEST_DEVICE=cpu`` lets it run where there is none, to see that it works.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from devices.engine_checks import VectorsOnDevice, check_all
 from devices.engine_worker import calls
 from devices.gpu_check.cub import CubTopK
 
-from benchmarks._peers import PEERS, Peer, Rule
+from benchmarks._peers import PEERS, Peer
 from hvd_sparse.kernels.contract import Aim, Brought
 from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, fetch
 from hvd_sparse.registry import ENGINES
-from hvd_sparse.types import Selection
 
 DEVICE = torch.device(os.environ.get("HVD_SPARSE_TEST_DEVICE", "cuda"))
 DENSITIES = (0.0001, 0.001, 0.01, 0.05)
@@ -37,7 +32,7 @@ LEAST_S = 0.2 if DEVICE.type == "cuda" else 0.01
 
 
 @contextlib.contextmanager
-def strict() -> Iterator[None]:
+def strict():
     """Let torch raise where something waits behind the program's back."""
     if DEVICE.type != "cuda":  # nothing to wait for
         yield
@@ -52,18 +47,18 @@ def strict() -> Iterator[None]:
 class Strict:
     """Kernels that are called under ``strict``."""
 
-    def __init__(self, kernels: Any) -> None:
+    def __init__(self, kernels):
         self._kernels = kernels
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*values: Any) -> Any:
+    def __getattr__(self, name):
+        def call(*values):
             with strict():
                 return getattr(self._kernels, name)(*values)
 
         return call
 
 
-def check_waits(kernels: Any) -> None:
+def check_waits(kernels):
     """Call the kernels that must not wait, with torch's own watch on."""
     watched = VectorsOnDevice(Strict(kernels), DEVICE)
     given = calls(ENTRIES)
@@ -72,8 +67,8 @@ def check_waits(kernels: Any) -> None:
     check_bucket(kernels, given["restore"][1])
 
 
-def check_bucket(kernels: Any, chosen: Selection) -> None:
-    def vector() -> torch.Tensor:
+def check_bucket(kernels, chosen):
+    def vector():
         return torch.ones(ENTRIES, device=DEVICE)
 
     capacity = ENTRIES // 2
@@ -90,7 +85,7 @@ def check_bucket(kernels: Any, chosen: Selection) -> None:
     assert none.brought.moments.abs_max == 2.0 and none.brought.mean_and_std == (2.0, 0.0)
 
 
-def milliseconds(work: Callable[[], Any]) -> float:
+def milliseconds(work):
     work()
     done, count = _finished(), 0
     while time.perf_counter() - done < LEAST_S:
@@ -99,13 +94,13 @@ def milliseconds(work: Callable[[], Any]) -> float:
     return 1000 * (_finished() - done) / count
 
 
-def _finished() -> float:
+def _finished():
     if DEVICE.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def times(kernels: Any, entries: int) -> list[dict[str, float]]:
+def times(kernels, entries):
     """Return what selecting costs at every density, beside one addition and the peers' rules."""
     draw = torch.Generator(DEVICE).manual_seed(7)
     gradient = torch.randn(entries, generator=draw, device=DEVICE)
@@ -135,9 +130,7 @@ def times(kernels: Any, entries: int) -> list[dict[str, float]]:
     return lines
 
 
-def beside_cub(
-    residual: torch.Tensor, gradient: torch.Tensor, count: int, cut: float
-) -> dict[str, float]:
+def beside_cub(residual, gradient, count, cut):
     """Return what an addition and ``cub::DeviceTopK`` cost, where the latter was compiled."""
     library = os.environ.get("HVD_SPARSE_CUB_TOPK")
     if not library:
@@ -147,18 +140,18 @@ def beside_cub(
     found = gradient[cub.places.long()].abs()
     assert torch.equal(found, cub.magnitudes) and float(found.min()) == cut
 
-    def both() -> None:
+    def both():
         residual.add_(gradient, alpha=0.0)
         cub.run()
 
     return {"add_ and cub::DeviceTopK": milliseconds(both)}
 
 
-def peer_of(rule: Callable[[], Rule], gradient: torch.Tensor, density: float) -> Peer:
+def peer_of(rule, gradient, density):
     return Peer(rule(), torch.zeros_like(gradient), density)
 
 
-def main(task: str, engine: str, *sizes: str) -> None:
+def main(task, engine, *sizes):
     kernels = ENGINES.create(engine).kernels
     if engine == "triton" and DEVICE.type == "cpu":  # by its interpreter
         from devices.interpreter import change_the_language_once

@@ -1,15 +1,12 @@
 """Triton's interpreter, in a process that does nothing else with Triton."""
 
-from __future__ import annotations
-
 import inspect
-from typing import Any
 
 from triton import language as tl
 from triton.runtime import interpreter
 
 
-def change_the_language_once() -> None:
+def change_the_language_once():
     """Let what the interpreter puts in the language's place stay there.
 
     It looks through all names of the language before every program, and again before each function
@@ -18,7 +15,7 @@ def change_the_language_once() -> None:
     """
     own, changed = interpreter._patch_lang, set()
 
-    def change(function: Any) -> Any:
+    def change(function):
         values = function.__globals__.values()
         seen = frozenset(v.__name__ for v in values if inspect.ismodule(v) and v in (tl, tl.core))
         if seen in changed:

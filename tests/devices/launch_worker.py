@@ -1,14 +1,10 @@
 """Launches of the engine triton that do nothing, on the pretend device: every wait shows."""
 
-from __future__ import annotations
-
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
 import contextlib
 import json
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,21 +31,21 @@ AIMS = {
 class Launches:
     """The code for the device, which here notes its launches and does nothing."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.names: list[str] = []
+    def __init__(self, device):
+        self.names = []
         self._device = device
 
-    def __getattr__(self, name: str) -> dict[Any, Callable[..., None]]:
+    def __getattr__(self, name):
         launches = self
 
-        class Grid(dict[Any, Callable[..., None]]):
-            def __missing__(self, programs: Any) -> Callable[..., None]:
+        class Grid(dict):
+            def __missing__(self, programs):
                 return launches.launch(name)
 
         return Grid()
 
-    def launch(self, name: str) -> Callable[..., None]:
-        def launched(*values: Any, **_: Any) -> None:
+    def launch(self, name):
+        def launched(*values, **_):
             tensors = [each for each in values if isinstance(each, torch.Tensor)]
             assert tensors and all(each.device == self._device for each in tensors), name
             self.names.append(name)
@@ -57,20 +53,20 @@ class Launches:
         return launched
 
 
-def seen(work: Callable[[], Any], own: Launches) -> dict[str, Any]:
+def seen(work, own):
     own.names, before = [], pretend.waits()
     with Watch() as watch:
         work()
     return {"waits": pretend.waits() - before, "forbidden": watch.found, "launches": own.names}
 
 
-def main() -> None:
+def main():
     device = pretend.load()
     own = launches.device_code = Launches(device)
     launches.on = lambda _: contextlib.nullcontext()
     kernels, found = TritonKernels(reference, block=256), {}
 
-    def vector(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    def vector(dtype=torch.float32):
         return torch.zeros(NUMEL, dtype=dtype, device=device)
 
     for dtype in (torch.float32, torch.float64):
@@ -84,7 +80,7 @@ def main() -> None:
     surplus = [(DeviceVector(vector()), part)]
     found["a bucket's sums"] = seen(lambda: kernels.assemble_together(sums, surplus), own)
 
-    def planted() -> None:
+    def planted():
         kernels.begin(passes[:1])
         vector().sum().item()
 

@@ -1,9 +1,6 @@
 """Broken engines, which the pretend device must show."""
 
-from __future__ import annotations
-
 import ctypes
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -13,15 +10,15 @@ from hvd_sparse.kernels import torch as engine
 from hvd_sparse.kernels.torch import passes, vector
 
 
-def leave_out_the_wait() -> None:
+def leave_out_the_wait():
     vector.wait_until = lambda done: None
 
 
-def use_a_pinned_buffer_too_early() -> None:
+def use_a_pinned_buffer_too_early():
     """One buffer for every upload, as if the device had read it when the call returns."""
     buffer = torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
 
-    def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    def upload(array, device):
         dtype = torch.from_numpy(array[:0].copy()).dtype
         host = buffer[: array.nbytes].view(dtype)
         host.numpy()[...] = array
@@ -30,10 +27,10 @@ def use_a_pinned_buffer_too_early() -> None:
     vector.upload = engine.upload = upload
 
 
-def read_a_result_on_the_host() -> None:
+def read_a_result_on_the_host():
     """By its address, as whoever takes a tensor of a device for one of the CPU."""
 
-    def fetch(tensor: torch.Tensor) -> np.ndarray:
+    def fetch(tensor):
         size = tensor.numel() * tensor.element_size()
         there = (ctypes.c_char * size).from_address(tensor.data_ptr())
         return np.frombuffer(bytes(there), np.int32)
@@ -41,17 +38,17 @@ def read_a_result_on_the_host() -> None:
     passes.fetch = fetch
 
 
-MUTANTS: dict[str, Callable[[], None]] = {
+MUTANTS = {
     "a wait left out": leave_out_the_wait,
     "a pinned buffer used too early": use_a_pinned_buffer_too_early,
 }
 """Those that give wrong results."""
-FATAL: dict[str, Callable[[], None]] = {"a result read on the host": read_a_result_on_the_host}
+FATAL = {"a result read on the host": read_a_result_on_the_host}
 """Those that end the process."""
 
 
 @contextmanager
-def undone() -> Iterator[None]:
+def undone():
     """Take back behind the block whatever mutants change."""
     names = [(vector, "wait_until"), (vector, "upload"), (engine, "upload")]
     kept = [(module, name, getattr(module, name)) for module, name in names]

@@ -3,8 +3,6 @@
 Loading it changes torch for the whole process: only workers do.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os
@@ -21,7 +19,7 @@ NAME = "pretend"
 COMPILER = os.environ.get("HVD_SPARSE_CXX", "g++")
 
 
-def compiled() -> Path:
+def compiled():
     """Return the library, compiled once for a source, torch and compiler."""
     version = subprocess.run(
         [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=LIMIT_S
@@ -38,7 +36,7 @@ def compiled() -> Path:
     return library
 
 
-def _compile(library: Path) -> None:
+def _compile(library):
     folders = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
     includes = [f"-isystem{path}" for path in folders]
     flags = ["-std=c++20", "-O1", "-g0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
@@ -52,32 +50,32 @@ class Module:
 
     default: torch.Stream
 
-    def is_available(self) -> bool:
+    def is_available(self):
         return True
 
-    def is_initialized(self) -> bool:
+    def is_initialized(self):
         return True
 
-    def _is_in_bad_fork(self) -> bool:
+    def _is_in_bad_fork(self):
         return False
 
-    def device_count(self) -> int:
+    def device_count(self):
         return 1
 
-    def current_device(self) -> int:
+    def current_device(self):
         return 0
 
-    def manual_seed_all(self, seed: int) -> None:
+    def manual_seed_all(self, seed):
         """Draw nothing on the device, so there is nothing to seed."""
 
-    def default_stream(self, device: object = None) -> torch.Stream:
+    def default_stream(self, device=None):
         return self.default
 
-    def synchronize(self, device: object = None) -> None:
+    def synchronize(self, device=None):
         torch.accelerator.synchronize()
 
 
-def load() -> torch.device:
+def load():
     torch.ops.load_library(compiled())
     torch.utils.rename_privateuse1_backend(NAME)
     module, device = Module(), torch.device(NAME, 0)
@@ -87,15 +85,15 @@ def load() -> torch.device:
     return device
 
 
-def late(on: bool) -> None:
+def late(on):
     """Let copies that do not block happen when somebody waits."""
     torch.ops.pretend.late(on)
 
 
-def waits() -> int:
+def waits():
     return int(torch.ops.pretend.waits())
 
 
-def reused() -> int:
+def reused():
     """Return how many pinned sources were changed before the device had read them."""
     return int(torch.ops.pretend.reused())

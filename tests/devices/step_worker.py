@@ -1,16 +1,13 @@
 """Steps of two ranks with vectors on the pretend device, beside the same on the host."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import numpy as np
 import torch
 from devices import pretend
 from frontends._method_cases import SHAPES, STAYING, gradients_of
 
-from hvd_sparse.collectives.local import LocalCollective, LocalWorld
+from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.frontend.torch.arrays import TorchDevices, vector_of
@@ -34,13 +31,7 @@ SPOILT = 3
 class Rank:
     """One rank that takes steps on the host or on a device."""
 
-    def __init__(
-        self,
-        options: dict[str, Any],
-        collective: LocalCollective,
-        device: torch.device | None,
-        kernels: Any = None,
-    ) -> None:
+    def __init__(self, options, collective, device, kernels=None):
         made = Configuration.create(**options, allow_dense=False, min_numel=1, compress_1d=True)
         made = made.for_tensors(SPECS)
         if kernels is None:
@@ -52,14 +43,12 @@ class Rank:
         self.driver = Driver(self.step, collective, "step")
         self._collective, self._device = collective, device
 
-    def place(self, position: int, values: np.ndarray) -> np.ndarray:
+    def place(self, position, values):
         if self._device is None:
             return values
         return vector_of(torch.from_numpy(values).to(self._device), SPECS[position])
 
-    def take(
-        self, number: int, scale: float, *, is_spoilt: bool, averaged: int | None = None
-    ) -> list[np.ndarray]:
+    def take(self, number, scale, *, is_spoilt, averaged=None):
         sent = []
         for position, drawn in enumerate(gradients_of(self._collective.rank, number)):
             values = drawn.astype(np.float32).reshape(-1) * np.float32(scale)
@@ -79,18 +68,10 @@ class Rank:
         return results
 
 
-def steps(
-    options: dict[str, Any],
-    device: torch.device | None,
-    scale: float,
-    *,
-    is_spoilt: bool = False,
-    averaged: int | None = None,
-    kernels: Any = None,
-) -> list[Any]:
+def steps(options, device, scale, *, is_spoilt=False, averaged=None, kernels=None):
     """Return the bits applied in some steps, and kept behind them; or why they failed."""
 
-    def run(collective: LocalCollective) -> Any:
+    def run(collective):
         rank = Rank(options, collective, device, kernels)
         applied = []
         for number in range(6):
@@ -105,7 +86,7 @@ def steps(
     return LocalWorld(RANKS).run(run)
 
 
-def main() -> None:
+def main():
     torch.set_num_threads(1)
     device = pretend.load()
     pretend.late(True)

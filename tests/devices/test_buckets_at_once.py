@@ -1,7 +1,5 @@
 """Steps on a device, and buckets passed over at once, give the bits of the host."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The engine torch on a device: whose memory is closed, and whose copies are late."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """``scripts/gpu-check`` where there is no GPU: it says so, and what it would run there does run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The engine triton, without a GPU: by its interpreter, and compiled for GPUs that are not here."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Walks of a bucket's tensors that ask a device at the same time: one copy for all that ask."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 
@@ -25,8 +23,8 @@ DTYPES = (torch.float32, torch.float64, torch.int32, torch.int64)
 class Asked:
     """Brings questions to the host, and notes how many came together."""
 
-    def __init__(self, failing_round: int | None = None) -> None:
-        self.rounds: list[int] = []
+    def __init__(self, failing_round=None):
+        self.rounds = []
         self._failing_round = failing_round
 
     def __call__(self, questions):

@@ -1,7 +1,5 @@
 """The ways of gradients: parts declare where they work, and what declares nothing is staged."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

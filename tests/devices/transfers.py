@@ -1,9 +1,5 @@
 """What Triton's interpreter loads and stores, counted as a GPU would move it."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import interpreter_builder as builder
@@ -30,28 +26,28 @@ class Transfers(TorchDispatchMode):
     """Counts, inside of it, the sectors of every load and store of an instruction, and launches."""
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
+    def _should_skip_dynamo(cls):
         """Return False: nothing here is traced, and to say so torch would load its compiler."""
         return False
 
-    def __init__(self, *, of_torch: bool = False) -> None:
+    def __init__(self, *, of_torch=False):
         super().__init__()
         self._of_torch = of_torch
         self.bytes_moved = self.launches = 0
 
-    def __enter__(self) -> Any:
+    def __enter__(self):
         self._own = builder.create_masked_load, builder.create_masked_store, builder.set_grid_dim
         load, store, set_dim = self._own
 
-        def counted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+        def counted_load(pointers, mask, *rest):
             self._count(pointers, mask)
             return load(pointers, mask, *rest)
 
-        def counted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        def counted_store(pointers, value, mask, *rest):
             self._count(pointers, mask)
             return store(pointers, value, mask, *rest)
 
-        def counted_launch(*dimensions: int) -> None:
+        def counted_launch(*dimensions):
             self.launches += 1
             set_dim(*dimensions)
 
@@ -59,17 +55,15 @@ class Transfers(TorchDispatchMode):
         builder.set_grid_dim = counted_launch
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error):
         builder.create_masked_load, builder.create_masked_store, builder.set_grid_dim = self._own
         super().__exit__(*error)
 
-    def _count(self, pointers: Any, mask: Any) -> None:
+    def _count(self, pointers, mask):
         used = np.asarray(pointers.data)[np.asarray(mask.data, bool)]
         self.bytes_moved += SECTOR * np.unique(used // SECTOR).size
 
-    def __torch_dispatch__(
-        self, operation: Any, types: Any, values: Any = (), options: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, operation, types, values=(), options=None):
         name = operation.overloadpacket.__name__
         result = operation(*values, **(options or {}))
         if name in FILLS:

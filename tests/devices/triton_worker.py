@@ -5,16 +5,12 @@ is drawn anew at every launch.
 ``default`` or ``transfers``.
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,12 +33,12 @@ rng = np.random.default_rng(11)
 
 
 @contextlib.contextmanager
-def shuffled() -> Iterator[None]:
+def shuffled():
     """Run the programs of every launch in another order."""
     set_dim, set_index = builder.set_grid_dim, builder.set_grid_idx
-    order: list[np.ndarray] = []
+    order = []
 
-    def new_launch(x: int, y: int, z: int) -> None:
+    def new_launch(x, y, z):
         order[:] = [rng.permutation(x)]
         set_dim(x, y, z)
 
@@ -55,7 +51,7 @@ def shuffled() -> Iterator[None]:
 # -- what is asked --------------------------------------------------------------------------------
 
 
-def members(dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray, Aim]]:
+def members(dtype):
     for number, x in enumerate(vectors(dtype)[:: 3 if dtype == "float32" else 12]):
         if not x.size:
             continue
@@ -67,7 +63,7 @@ def members(dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray, Aim]]:
                 yield x, residual, Aim(cut, room)
 
 
-def check_take() -> None:
+def check_take():
     """All members of a dtype are one bucket; then one tensor alone, of many programs."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
@@ -84,12 +80,12 @@ def check_take() -> None:
         check_beside_the_reference(x, old, out, aim, alone.accumulate_and_take(x, old, out, aim))
 
 
-def in_one(kernels: Any, given: list[tuple[Any, Any, Any, Aim | None]]) -> Any:
+def in_one(kernels, given):
     answers = kernels.begin([Pass(*map(tensor_of, vectors), aim) for *vectors, aim in given])
     return answers.read(answers.words.numpy())
 
 
-def check_looks() -> None:
+def check_looks():
     """Passes that take nothing, beside one that takes, in one launch."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
@@ -112,9 +108,7 @@ def check_looks() -> None:
             assert np.allclose(*pair, rtol=1e-12, equal_nan=True), "the moments are others"
 
 
-def check_beside_the_reference(
-    x: np.ndarray, old: np.ndarray, out: np.ndarray, aim: Aim, taking: Any
-) -> None:
+def check_beside_the_reference(x, old, out, aim, taking):
     expected_out = np.empty_like(old)
     expected = reference.accumulate_and_take(x, old, expected_out, aim)
     assert out.tobytes() == expected_out.tobytes(), "what stays is not all that was not taken"
@@ -126,7 +120,7 @@ def check_beside_the_reference(
         assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
 
 
-def check_assemble() -> None:
+def check_assemble():
     """Sums of overlapping lists, of several tensors at once; surplus goes back besides."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
@@ -155,13 +149,13 @@ def check_assemble() -> None:
         assert not nothing.any(), "the sum has other bits"
 
 
-def check_default() -> None:
+def check_default():
     for wanted, given in ((True, None), (True, "triton"), (False, "torch")):
-        kernels: Any = resolve_engine_by_place(given)
+        kernels = resolve_engine_by_place(given)
         assert (type(kernels._device) is TritonKernels) is wanted, given
 
 
-def count_transfers() -> dict[str, float]:
+def count_transfers():
     """Bytes that the device's code moves, in vectors of the tensor's size, and its launches."""
     numel, block = 1 << 16, 4096
     x = draw("laplace", numel, "float32")
@@ -183,7 +177,7 @@ def count_transfers() -> dict[str, float]:
     }
 
 
-def torch_of(x: np.ndarray) -> Any:
+def torch_of(x):
     return DeviceVector(torch.from_numpy(x.copy()))
 
 
@@ -191,8 +185,8 @@ def torch_of(x: np.ndarray) -> Any:
 
 
 class WithoutOrder:
-    def __getitem__(self, grid: Any) -> Any:
-        def copy(rows: Any, owners: Any, places: Any, values: Any, *rest: Any, **_: Any) -> None:
+    def __getitem__(self, grid):
+        def copy(rows, owners, places, values, *rest, **_):
             ordered_places, ordered_values = rest[4], rest[5]
             ordered_places.copy_(places)
             ordered_values.copy_(values)
@@ -200,34 +194,34 @@ class WithoutOrder:
         return copy
 
 
-def forget_what_had_no_room() -> None:
+def forget_what_had_no_room():
     """Leave the entries of a list that was too short where they are: nowhere."""
     engine.device_code.order_taken = WithoutOrder()
 
 
-def add_up_in_reverse() -> None:
+def add_up_in_reverse():
     assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(
         [each._replace(parts=each.parts[::-1]) for each in sums], surplus, block
     )
 
 
-def forget_what_is_surplus() -> None:
+def forget_what_is_surplus():
     assemble = engine.assemble
     engine.assemble = lambda sums, surplus, block: assemble(sums, surplus[:1], block)
 
 
-def leave_moments_out() -> None:
+def leave_moments_out():
     own = engine.device_code.add_up_counts
 
     class Without:
-        def __getitem__(self, grid: Any) -> Any:
+        def __getitem__(self, grid):
             return lambda *given, **options: own[grid](*given, **{**options, "HAS_MOMENTS": False})
 
     engine.device_code.add_up_counts = Without()
 
 
-def give_every_list_too_much_room() -> None:
+def give_every_list_too_much_room():
     Pass.room = property(lambda one: one.out.numel())
 
 
@@ -247,7 +241,7 @@ TASKS = {
 }
 
 
-def main(task: str, *mutants: str) -> None:
+def main(task, *mutants):
     torch.set_num_threads(1)
     change_the_language_once()
     for mutant in mutants:

@@ -3,8 +3,6 @@
 scripts/launch -H ... -- python endless.py --timeout-s 6
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 
@@ -16,7 +14,7 @@ from hvd_sparse.torch import Compression
 LIMIT_S = 120
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--timeout-s", type=float, default=6.0)
     options = parser.parse_args()

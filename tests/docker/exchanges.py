@@ -4,14 +4,12 @@ also behind a step that failed.
     scripts/launch -H ... -- python exchanges.py torch|tensorflow
 """
 
-from __future__ import annotations
-
 from _framework import fw
 from _method_cases import EXCHANGES, IN_A_GROUP
 from methods import all_cases
 
 
-def main() -> None:
+def main():
     fw.begin(0)
     for name, case in all_cases().items():
         if name.removesuffix(IN_A_GROUP) not in EXCHANGES:

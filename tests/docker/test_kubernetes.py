@@ -1,7 +1,5 @@
 """The numbers, image, key and options of the MPIJob agree with each other."""
 
-from __future__ import annotations
-
 import yaml
 from harness import ROOT
 

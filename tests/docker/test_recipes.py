@@ -1,7 +1,5 @@
 """What can be checked of the containers without any: ``scripts/docker-test`` runs the rest."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -17,7 +15,7 @@ DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
 STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 
 
-def said_by_scripts(command: str, stack: str = "") -> str:
+def said_by_scripts(command, stack=""):
     environment = {**os.environ, "HVD_SPARSE_STACK": stack}
     script = f". {ROOT / 'scripts' / 'lib' / 'common.sh'} && {command}"
     return subprocess.run(
@@ -30,11 +28,11 @@ def said_by_scripts(command: str, stack: str = "") -> str:
     ).stdout
 
 
-def stack_of(dockerfile: str) -> str:
+def stack_of(dockerfile):
     return re.search(r"^ARG STACK=(\S+)$", (ROOT / dockerfile).read_text(), re.MULTILINE)[1]
 
 
-def pinned(stack: str = "") -> dict[str, str]:
+def pinned(stack=""):
     lines = said_by_scripts("stack_versions", stack).splitlines()
     return dict(line.split("==") for line in lines if "==" in line)
 

@@ -1,9 +1,6 @@
 """``Compression.auto`` in both frameworks: nothing is lost, and all ranks take the same way."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted
@@ -18,25 +15,25 @@ SPOILED_STEP = 3
 cases = Cases()
 
 
-class AutoBooks(fw.Books):  # type: ignore[misc]
-    def __init__(self, name: str, trial: Any = None, *, of_auto: Any = None, **how: Any) -> None:
+class AutoBooks(fw.Books):
+    def __init__(self, name, trial=None, *, of_auto=None, **how):
         chosen = {"density": 0.05, "codec": "index_value", "name": name, **SPARSE_ONLY}
         chosen |= {"process_set": how.get("process_set", hvd.global_process_set), **(of_auto or {})}
         super().__init__(SHAPES, lambda params: fw.Compression.auto(params, **chosen), **how)
         if trial is not None:
             self.compressor._policy.trial = trial
 
-    def take_auto_step(self, step: int) -> list[np.ndarray]:
+    def take_auto_step(self, step):
         return self.take_step(self.gradients(step))
 
-    def spoil(self, step: int) -> None:
+    def spoil(self, step):
         gradients = self.gradients(step)
         if fw.last_rank():
             gradients["tall"] = gradients["tall"] * np.nan
         self.run(gradients)
 
 
-def change(name: str, *, spoiled: bool = False, **options: Any) -> dict[str, Any]:
+def change(name, *, spoiled=False, **options):
     books = AutoBooks(name, Scripted(SCRIPT), **options)
     lost, replicas, waiting = [], [], []
     for step in range(len(SCRIPT)):
@@ -64,13 +61,13 @@ if NAME == "tensorflow":
 
 
 @cases
-def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
+def auto_decides_alike_by_its_own_clock(name):
     books = AutoBooks(name, of_auto={"trial_steps": 2, "review_every": 8})
     trial, asked, verdicts = books.compressor._policy.trial, [], []
     own = trial.next
 
-    def listening(last_s: float | None, agree: Any) -> Any:
-        def noted(mine: float) -> Any:
+    def listening(last_s, agree):
+        def noted(mine):
             asked.append((len(verdicts), books.compressor.verdict is None))
             return agree(mine)
 
@@ -93,7 +90,7 @@ def auto_decides_alike_by_its_own_clock(name: str) -> dict[str, Any]:
 
 
 @cases
-def auto_sends_a_state_that_is_loaded_on_a_dense_way(name: str) -> dict[str, Any]:
+def auto_sends_a_state_that_is_loaded_on_a_dense_way(name):
     books = AutoBooks(name, Scripted(["sparse"] * 3 + ["dense"] * 4))
     for step in range(6):
         if step == 3:

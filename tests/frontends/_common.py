@@ -1,29 +1,24 @@
 """Shared by all workers, without a framework: named cases in one launch, and books of entries."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
-from harness import Outcome, launch, report
+from harness import launch, report
 
-Case = Callable[[str], Any]
 ULP = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
-SPARSE_ONLY: dict[str, Any] = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
+SPARSE_ONLY = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
 """Every tensor that has an entry is compressed at every step."""
 
 
-class Cases(dict[str, Case]):
-    def __call__(self, function: Case) -> Case:
+class Cases(dict):
+    def __call__(self, function):
         self[function.__name__] = function
         return function
 
 
-def reduction_of(hvd: Any, name: str) -> dict[str, Any]:
+def reduction_of(hvd, name):
     divided = {"gradient_predivide_factor": 2.0}
     return {"average": {}, "sum": {"op": hvd.Sum}, "predivide": divided}[name]
 
@@ -44,16 +39,16 @@ class Scripted:
     ways = ("sparse", "dense", "fp16")
     steps = review_every = 0
 
-    def __init__(self, script: Sequence[str]) -> None:
+    def __init__(self, script):
         self.left = list(script)
-        self.told: list[float | None] = []
+        self.told = []
 
-    def next(self, last_s: float | None, agree: Any) -> str:
+    def next(self, last_s, agree):
         self.told.append(last_s)
         return self.left.pop(0)
 
 
-def caught(function: Any, *arguments: Any) -> str:
+def caught(function, *arguments):
     try:
         function(*arguments)
     except Exception as error:
@@ -61,10 +56,10 @@ def caught(function: Any, *arguments: Any) -> str:
     return "nothing was raised"
 
 
-def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> dict[str, Any]:
+def run_cases(cases, rank, meet):
     """Run every case, which is given its own name, and report what it measured, or its error; after
     every case, so that those before one that hangs are known."""
-    results: dict[str, Any] = {}
+    results = {}
     for name, function in cases.items():
         try:
             results[name] = {"measured": function(name)}
@@ -78,7 +73,7 @@ def run_cases(cases: Mapping[str, Case], rank: int, meet: Callable[[], Any]) -> 
 launched = cache(launch)
 
 
-def measured(outcome: Outcome, case: str) -> list[Any]:
+def measured(outcome, case):
     """What a case measured, by rank; fails with its errors, or where it was not reached."""
     found = [(result or {}).get(case) for result in outcome.results]
     assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
@@ -87,13 +82,13 @@ def measured(outcome: Outcome, case: str) -> list[Any]:
     return [each["measured"] for each in found]
 
 
-def measured_of(outcome: Outcome, kind: str) -> dict[str, list[Any]]:
+def measured_of(outcome, kind):
     names = [name for name in outcome.results[0] or {} if name.startswith(kind)]
     assert names, f"there is no case of {kind}\n{outcome.end}"
     return {name: measured(outcome, name) for name in names}
 
 
-def check_refused(outcome: Outcome, case: str = "refused") -> None:
+def check_refused(outcome, case="refused"):
     """What was said holds the words beside it; an InvalidOption, unless they say otherwise."""
     for result in measured(outcome, case):
         for said, words in result:
@@ -102,18 +97,18 @@ def check_refused(outcome: Outcome, case: str = "refused") -> None:
 
 
 class Heard(logging.Handler):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.said: list[str] = []
+        self.said = []
 
-    def emit(self, record: logging.LogRecord) -> None:
+    def emit(self, record):
         self.said.append(record.getMessage())
 
-    def __enter__(self) -> list[str]:
+    def __enter__(self):
         logging.getLogger("hvd_sparse").addHandler(self)
         return self.said
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         logging.getLogger("hvd_sparse").removeHandler(self)
 
 
@@ -124,11 +119,7 @@ class Books:
     parameters, ``how`` says how Horovod reduces.
     """
 
-    fw: Any
-
-    def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], compress: Callable[[Any], Any], **how: Any
-    ) -> None:
+    def __init__(self, shapes, compress, **how):
         hvd = self.fw.hvd
         self.variables = self.fw.make_variables(shapes, how.pop("dtypes", None))
         self.compressor = compress(self.fw.params_of(self.variables))
@@ -139,17 +130,17 @@ class Books:
         )
         self.wrap()
 
-    def wrap(self) -> None:
+    def wrap(self):
         self.run = self.fw.Reducer(self.compressor, self.variables, **self.how)
 
-    def gradients(self, step: int) -> dict[str, np.ndarray]:
+    def gradients(self, step):
         draw = np.random.default_rng([self.fw.hvd.rank(), step])
         return {
             key: draw.integers(-8, 9, np.shape(zeros)).astype(np.float32)
             for key, zeros in self.given.items()
         }
 
-    def take_step(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    def take_step(self, gradients):
         reduced = self.run(gradients)
         self.note_given(gradients)
         times = 1 if self.how["op"] == self.fw.hvd.Sum else self.fw.hvd.size()
@@ -157,25 +148,25 @@ class Books:
             self.applied[key] = self.applied[key] + times * array.astype(np.float64)
         return list(reduced.values())
 
-    def note_given(self, gradients: Mapping[str, np.ndarray]) -> None:
+    def note_given(self, gradients):
         for key, gradient in gradients.items():
             self.given[key] = self.given[key] + gradient
 
-    def kept(self) -> dict[str, np.ndarray]:
+    def kept(self):
         tensors = self.compressor.state_dict()["tensors"]
         return {
             key.partition(":")[0]: np.asarray(tensor["arrays"]["residual"])
             for key, tensor in tensors.items()
         }
 
-    def digest(self) -> str:
+    def digest(self):
         kept = self.kept()
         return self.fw.digest_of([kept[key] for key in sorted(kept)])
 
-    def waiting(self) -> int:
+    def waiting(self):
         return sum(int(np.count_nonzero(array)) for array in self.kept().values())
 
-    def missing(self) -> dict[str, np.ndarray]:
+    def missing(self):
         """By tensor: given on all ranks, and neither applied nor kept back on any."""
         kept, off = self.kept(), {}
         for key, given in self.given.items():
@@ -183,9 +174,9 @@ class Books:
             off[key] = np.asarray(self.fw.summed(mine, f"balance.{key}")) - self.applied[key]
         return off
 
-    def lost(self) -> int:
+    def lost(self):
         return sum(int(np.count_nonzero(array)) for array in self.missing().values())
 
-    def alike(self, value: Any) -> bool:
+    def alike(self, value):
         name = f"{self.compressor.name}.alike"
         return len({repr(each) for each in self.fw.hvd.allgather_object(value, name=name)}) == 1

@@ -1,9 +1,6 @@
 """What the cases of DistributedDataParallel share: models whose gradients are chosen, and tools."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +19,7 @@ class Chosen(nn.Module):
     transposed : the order of the parameters' entries in memory is that of the transposes
     """
 
-    def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, transposed: bool = False
-    ) -> None:
+    def __init__(self, shapes, dtype, transposed=False):
         super().__init__()
         for name, shape in shapes.items():
             zeros = torch.zeros(shape, dtype=dtype)
@@ -32,7 +27,7 @@ class Chosen(nn.Module):
                 zeros = zeros.mT.contiguous().mT if zeros.dim() > 1 else zeros
             self.register_parameter(name, nn.Parameter(zeros))
 
-    def forward(self, gradients: Gradients) -> torch.Tensor:
+    def forward(self, gradients):
         named = dict(self.named_parameters())
         return sum(
             (named[name] * torch.from_numpy(gradient).to(named[name].dtype)).sum()
@@ -40,28 +35,23 @@ class Chosen(nn.Module):
         )
 
 
-def chosen(
-    shapes: Mapping[str, tuple[int, ...]],
-    dtype: torch.dtype = torch.float32,
-    transposed: bool = False,
-    **options: Any,
-) -> DistributedDataParallel:
+def chosen(shapes, dtype=torch.float32, transposed=False, **options):
     return DistributedDataParallel(Chosen(shapes, dtype, transposed), **options)
 
 
-def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def network(dtype=torch.float32):
     torch.manual_seed(5)
     layers = (nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 4))
     return nn.Sequential(*layers).to(dtype)
 
 
-def loss_of(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def loss_of(model, step, dtype=torch.float32):
     draw = torch.Generator().manual_seed(100 * step + dist.get_rank())
     inputs = torch.randn(16, 12, generator=draw).to(dtype)
     return nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
 
 
-def summed(array: np.ndarray) -> np.ndarray:
+def summed(array):
     total = torch.from_numpy(np.asarray(array, np.float64).copy())
     dist.all_reduce(total)
     return total.numpy()

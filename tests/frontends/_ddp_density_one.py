@@ -1,11 +1,7 @@
 """Density 1 trains as DistributedDataParallel without a hook does, whatever DDP is told."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,26 +15,17 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_sparse.ddp import register
 
 STEPS = 5
-Make = Callable[[Any], torch.optim.Optimizer]
 
 
-def sgd(parameters: Any) -> torch.optim.Optimizer:
+def sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def zero_redundancy(parameters: Any) -> torch.optim.Optimizer:
+def zero_redundancy(parameters):
     return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.SGD, lr=0.1)
 
 
-def train(
-    model: DistributedDataParallel,
-    optimizer: torch.optim.Optimizer,
-    *,
-    dtype: torch.dtype = torch.float32,
-    passes: int = 1,
-    scaler: Any = None,
-    syncs_always: bool = False,
-) -> None:
+def train(model, optimizer, *, dtype=torch.float32, passes=1, scaler=None, syncs_always=False):
     for step in range(STEPS):
         optimizer.zero_grad()
         for number in range(passes):
@@ -53,7 +40,7 @@ def train(
             scaler.update()
 
 
-def compare(name: str, run: Callable[[Callable[..., None]], nn.Module]) -> dict[str, Any]:
+def compare(name, run):
     """How far training with the hook ends from training without.
 
     run : trains a model with what it is given to hook it, and returns it
@@ -62,7 +49,7 @@ def compare(name: str, run: Callable[[Callable[..., None]], nn.Module]) -> dict[
     for hooked in (False, True):
         handles = []
 
-        def hook(model: DistributedDataParallel, **options: Any) -> None:
+        def hook(model, **options):
             starts.append(flat_parameters(model))
             if hooked:  # noqa: B023
                 handles.append(register(model, "topk", density=1.0, name=name, **options))  # noqa: B023
@@ -83,28 +70,28 @@ def compare(name: str, run: Callable[[Callable[..., None]], nn.Module]) -> dict[
 
 
 def beside_dense(
-    name: str,
+    name,
     *,
-    dtype: torch.dtype = torch.float32,
-    make: Make = sgd,
-    passes: int = 1,
-    scaled: bool = False,
-    sparse: bool = True,
-    syncs_always: bool = False,
-    **ddp: Any,
-) -> dict[str, Any]:
-    def run(hook: Callable[..., None]) -> nn.Module:
+    dtype=torch.float32,
+    make=sgd,
+    passes=1,
+    scaled=False,
+    sparse=True,
+    syncs_always=False,
+    **ddp,
+):
+    def run(hook):
         model = DistributedDataParallel(network(dtype), **ddp)
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
         hook(model, grad_scaler=scaler, **(SPARSE_ONLY if sparse else {"min_numel": 64}))
-        how: dict[str, Any] = {"passes": passes, "scaler": scaler, "syncs_always": syncs_always}
+        how = {"passes": passes, "scaler": scaler, "syncs_always": syncs_always}
         train(model, make(model.parameters()), dtype=dtype, **how)
         return model
 
     return compare(name, run)
 
 
-DENSITY_ONE: dict[str, dict[str, Any]] = {
+DENSITY_ONE = {
     "plain": {},
     "small_buckets": SMALL_BUCKETS,
     "bucket_view": {"gradient_as_bucket_view": True, **SMALL_BUCKETS},
@@ -131,10 +118,8 @@ MOMENTUM = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}, **SPARSE_ONLY}
 
 
-def with_momentum(
-    name: str, make_model: Callable[[], nn.Module], passes: int = 1, **ddp: Any
-) -> dict[str, Any]:
-    def run(hook: Callable[..., None]) -> nn.Module:
+def with_momentum(name, make_model, passes=1, **ddp):
+    def run(hook):
         model = DistributedDataParallel(make_model(), **ddp, **SMALL_BUCKETS)
         optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
         hook(model, optimizer=optimizer, **UNMASKED)
@@ -145,7 +130,7 @@ def with_momentum(
 
 
 @cases
-def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
+def momentum_met_by_its_own_results(name):
     errors = []
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
@@ -164,13 +149,13 @@ def momentum_met_by_its_own_results(name: str) -> dict[str, Any]:
 class Branching(nn.Module):
     """Three layers; in some steps the second has a factor of zero and the third is unused."""
 
-    def __init__(self, *, is_static: bool) -> None:
+    def __init__(self, *, is_static):
         super().__init__()
         torch.manual_seed(6)
         self.always, self.times, self.seldom = (nn.Linear(12, 12) for _ in range(3))
         self.is_static, self.step = is_static, 0
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         self.step += 1
         outputs = self.always(inputs) + self.times(inputs) * float(self.step % 3 == 1)
         if self.is_static or self.step % 2:
@@ -186,24 +171,24 @@ for mode in ("find_unused_parameters", "static_graph"):
 class Convolving(nn.Module):
     """Parameters whose entries lie otherwise than their shapes say."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(3)
         self.convolve = nn.Conv2d(1, 8, 2, bias=False).to(memory_format=torch.channels_last)
         self.convolve_again = nn.Conv2d(8, 6, 2).to(memory_format=torch.channels_last)
         self.narrow = nn.Parameter(torch.randn(12, 4).t())
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         images = self.convolve_again(self.convolve(inputs.view(-1, 1, 3, 4)).tanh())
         return nn.functional.linear(images.flatten(1), self.narrow)
 
 
 class Mixed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.narrow, self.wide = network(), nn.Linear(4, 4).double()
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         return self.wide(self.narrow(inputs).double()).float()
 
 
@@ -212,8 +197,8 @@ cases["unusual_mixture_of_dtypes"] = partial(with_momentum, make_model=Mixed)
 
 
 @cases
-def thrown_away(name: str) -> dict[str, Any]:
-    def run(hook: Callable[..., None]) -> nn.Module:
+def thrown_away(name):
+    def run(hook):
         model = DistributedDataParallel(network(), **SMALL_BUCKETS)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         hook(model, optimizer=optimizer, **UNMASKED)

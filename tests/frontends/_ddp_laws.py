@@ -1,13 +1,10 @@
 """Laws of the hook on real ranks: bits of the core, nothing lost, nothing left by a failed step."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,11 +34,11 @@ WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (5
 
 
 class Registering:
-    def __getattr__(self, method: str) -> Any:
+    def __getattr__(self, method):
         return lambda model, **options: register(model, method, **options)
 
 
-def same_as_the_core(name: str) -> dict[str, Any]:
+def same_as_the_core(name):
     shapes = {f"t{i}": shape for i, shape in enumerate(SHAPES)}
     # The core keeps the first pass's bucket, of which one selection would be another.
     model = chosen(shapes, **({} if name in OVER_GROUPS else SMALL_BUCKETS))
@@ -63,7 +60,7 @@ def same_as_the_core(name: str) -> dict[str, Any]:
 cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
 
 
-def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
+def drawn_for(rank, step):
     """Gradients in eighths, whose sums are exact; of two tensors now and then none."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
@@ -74,14 +71,7 @@ def drawn_for(rank: int, step: int) -> dict[str, np.ndarray]:
     return {key: gradient.astype(np.float32) for key, gradient in gradients.items()}
 
 
-def conserve(
-    name: str,
-    method: str,
-    ddp: dict[str, Any] | None = None,
-    density: Any = 0.05,
-    transposed: bool = False,
-    **options: Any,
-) -> dict[str, Any]:
+def conserve(name, method, ddp=None, density=0.05, transposed=False, **options):
     model = chosen(WIDE, transposed=transposed, **SMALL_BUCKETS, **(ddp or {}))
     handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
@@ -128,7 +118,7 @@ cases |= {
 }
 
 
-def spoiled(name: str, **options: Any) -> dict[str, Any]:
+def spoiled(name, **options):
     ends, errors, nans = [], [], []
     for bad in (3, None):
         model = chosen(WIDE, **SMALL_BUCKETS)
@@ -157,12 +147,12 @@ cases["nan_propagates"] = spoiled
 cases["nan_is_raised"] = partial(spoiled, on_nonfinite="raise")
 
 
-def full_gradients(step: int) -> dict[str, np.ndarray]:
+def full_gradients(step):
     drawn = drawn_for(dist.get_rank(), step)
     return {key: drawn.get(key, np.ones(WIDE[key], np.float32)) for key in WIDE}
 
 
-def trainee(name: str) -> list[Any]:
+def trainee(name):
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     # Dense sums of three ranks are rounded as DDP's buckets lie, which are others at first.
@@ -171,7 +161,7 @@ def trainee(name: str) -> list[Any]:
 
 
 @cases
-def resumed(name: str) -> dict[str, Any]:
+def resumed(name):
     digests, folder = [], [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     for stops in (None, "states", "file"):
@@ -202,10 +192,10 @@ def resumed(name: str) -> dict[str, Any]:
 
 
 @cases
-def clipped(name: str) -> dict[str, Any]:
+def clipped(name):
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
-    found: dict[str, Any] = {}
+    found = {}
     for kind, rank in (("same", 0), ("other", dist.get_rank())):
         gradients = {
             key: drawn_for(rank, 0).get(key, np.ones(shape, np.float32))
@@ -224,13 +214,13 @@ def clipped(name: str) -> dict[str, Any]:
     return found
 
 
-def flat_gradients(model: DistributedDataParallel) -> np.ndarray:
+def flat_gradients(model):
     named = dict(model.module.named_parameters())
     return np.concatenate([named[key].grad.double().numpy().ravel() for key in WIDE])
 
 
 @cases
-def uneven_inputs(name: str) -> dict[str, Any]:
+def uneven_inputs(name):
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY)
     steps = 3 + 2 * (dist.get_rank() == 0)
@@ -243,7 +233,7 @@ def uneven_inputs(name: str) -> dict[str, Any]:
 
 
 @cases
-def groups_of_ranks(name: str) -> dict[str, Any]:
+def groups_of_ranks(name):
     group = dist.new_group([0, 1])
     if dist.get_rank() > 1:
         return {"is_member": False}
@@ -260,7 +250,7 @@ def groups_of_ranks(name: str) -> dict[str, Any]:
 
 
 @cases
-def other_options_on_one_rank(name: str) -> dict[str, Any]:
+def other_options_on_one_rank(name):
     density = 0.1 if dist.get_rank() == 0 else 0.2
     errors = [caught(lambda: register(chosen(WIDE), "topk", density=density, name=name))]
     exchange = "hierarchical" if dist.get_rank() == 0 else "allgather"

@@ -1,12 +1,8 @@
 """Laws of gradients on a device: trainings, and what befalls them."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -20,28 +16,28 @@ from hvd_sparse.errors import SparseError
 from hvd_sparse.torch import Compression, LocalSteps
 
 
-def layers() -> tuple[nn.Module, ...]:
+def layers():
     return nn.Linear(20, 30), nn.BatchNorm1d(30), nn.ReLU(), nn.Linear(30, 5)
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
+def batch():
     draw = torch.Generator().manual_seed(hvd.rank())
     return torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
 
 
 def train(
-    name: str,
-    device: torch.device,
+    name,
+    device,
     *,
-    model: Any = lambda: nn.Sequential(*layers()),
-    method: Any = Compression.ldte_bs,
-    hands_over: bool = False,
-    num_groups: int = 0,
-    spoils: tuple[int, ...] = (),
-    amp: torch.amp.GradScaler | None = None,
-    process_set: Any = hvd.global_process_set,
-    **options: Any,
-) -> dict[str, Any]:
+    model=lambda: nn.Sequential(*layers()),
+    method=Compression.ldte_bs,
+    hands_over=False,
+    num_groups=0,
+    spoils=(),
+    amp=None,
+    process_set=hvd.global_process_set,
+    **options,
+):
     torch.manual_seed(0)
     device, engine = home(device)
     model = model().to(device)
@@ -102,30 +98,30 @@ def train(
 
 
 class Tied(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second, self.last = (nn.Linear(20, n, bias=n == 5) for n in (20, 20, 5))
         self.tie()
 
-    def tie(self) -> None:
+    def tie(self):
         self.second.weight = self.first.weight
 
-    def to(self, *given: Any, **options: Any) -> Tied:  # type: ignore[override]
+    def to(self, *given, **options):
         """Move, and tie again: a device of torch's extensions is given other parameters."""
         super().to(*given, **options)
         self.tie()
         return self
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.last(self.second(self.first(x).relu()))
 
 
 @law
-def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
+def a_loss_scale(name, device):
     """It is asked for once a step, as a scaler on a device is waited for."""
     asked = []
 
-    def scale() -> float:
+    def scale():
         asked.append(True)
         return 2.0 ** (len(asked) % 3)
 
@@ -134,14 +130,14 @@ def a_loss_scale(name: str, device: torch.device) -> dict[str, Any]:
 
 
 @law
-def a_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
+def a_grad_scaler(name, device):
     """torch's own, whose scale lies on the device, and falls where a gradient is not finite."""
     amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,))
 
 
 @law
-def early_completion(name: str, device: torch.device) -> dict[str, Any]:
+def early_completion(name, device):
     """As where Horovod says that it is done before its results are there, on a side stream.
 
     A GPU's Horovod does so only where the variable was set when it was started.
@@ -155,14 +151,14 @@ def early_completion(name: str, device: torch.device) -> dict[str, Any]:
 
 
 @law
-def a_side_stream(name: str, device: torch.device) -> dict[str, Any]:
+def a_side_stream(name, device):
     """A training none of which runs on the device's default stream."""
     with side_stream(device):
         return train(name, device, hands_over=True)
 
 
 @contextmanager
-def side_stream(device: torch.device) -> Iterator[None]:
+def side_stream(device):
     """Make another stream than the default one the device's current one; the CPU has none."""
     if device.type == "cpu":
         yield
@@ -176,10 +172,10 @@ def side_stream(device: torch.device) -> Iterator[None]:
 
 
 @law
-def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
+def auto_on_every_way(name, device):
     """Sparse, dense, float16 and everything, as a script says."""
 
-    def scripted(named: Any, **options: Any) -> Any:
+    def scripted(named, **options):
         compressor = Compression.auto(named, **options)
         compressor._policy.trial = Scripted(SCRIPT)
         return compressor
@@ -188,18 +184,18 @@ def auto_on_every_way(name: str, device: torch.device) -> dict[str, Any]:
 
 
 @law
-def a_staged_grad_scaler(name: str, device: torch.device) -> dict[str, Any]:
+def a_staged_grad_scaler(name, device):
     amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,), engine="numpy")
 
 
 @law
-def a_staged_side_stream(name: str, device: torch.device) -> dict[str, Any]:
+def a_staged_side_stream(name, device):
     with side_stream(device):
         return train(name, device, hands_over=True, num_groups=2, engine="numpy")
 
 
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "training": {},
     "groups_of_horovods": {"num_groups": 2},
     "tensors_that_travel_together": {"groups": 2, "select_over": "group"},
@@ -228,7 +224,7 @@ for label, options in OPTIONS.items():
 
 
 @law
-def local_steps(name: str, device: torch.device) -> dict[str, Any]:
+def local_steps(name, device):
     """Pseudo-gradients on the device; the parameters are spread by Horovod's own broadcast."""
     torch.manual_seed(0)
     is_carried = device != CPU and hvd.nccl_built()
@@ -264,9 +260,7 @@ def local_steps(name: str, device: torch.device) -> dict[str, Any]:
     return result
 
 
-def take_steps(
-    parameters: dict[str, nn.Parameter], optimizer: Any, drawn: Iterable[Any]
-) -> list[torch.Tensor]:
+def take_steps(parameters, optimizer, drawn):
     """Steps of these gradients, one step's by parameter; return what was applied, on the CPU."""
     applied = []
     for gradients in drawn:
@@ -278,12 +272,12 @@ def take_steps(
     return applied
 
 
-def drawn_in(steps: Iterable[int]) -> list[list[torch.Tensor]]:
+def drawn_in(steps):
     return [[torch.from_numpy(gradients_of(hvd.rank(), step)[0]).float()] for step in steps]
 
 
 @law
-def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[str, Any]:
+def a_checkpoint_to_and_from_the_cpu(name, device):
     """The state of a compressor on the device goes on in one on the CPU, and the other way."""
     found = {}
     for number, places in enumerate(((device, CPU), (CPU, device))):
@@ -305,7 +299,7 @@ def a_checkpoint_to_and_from_the_cpu(name: str, device: torch.device) -> dict[st
 
 
 @law
-def a_gradient_in_another_layout(name: str, device: torch.device) -> dict[str, Any]:
+def a_gradient_in_another_layout(name, device):
     """channels_last."""
     weight = torch.arange(8 * 4 * 3 * 3.0).view(8, 4, 3, 3).to(device)
     parameters = {"w": nn.Parameter(weight.contiguous(memory_format=torch.channels_last))}
@@ -319,7 +313,7 @@ def a_gradient_in_another_layout(name: str, device: torch.device) -> dict[str, A
 
 
 @law
-def gradients_of_one_buffer(name: str, device: torch.device) -> dict[str, Any]:
+def gradients_of_one_buffer(name, device):
     """Gradients are parts of one tensor, which the program keeps; two passes add up to a step."""
     shapes = {"a": (30, 20), "b": (9, 7), "c": (6, 5, 4)}
     parameters = {

@@ -5,13 +5,9 @@ There are two wires: messages through the host, and by Horovod's operations on t
 ``HVD_SPARSE_TEST_ENGINE`` an engine for it. Horovod is started when this is imported.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext
 
 import horovod.torch as hvd
 import torch
@@ -29,7 +25,6 @@ CPU = torch.device("cpu")
 EARLY = os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0")
 is_pretend = NAME == pretend.NAME
 cases = Cases()
-Run = Callable[[str, torch.device], dict[str, Any]]
 
 IN_A_SET = sys.argv[1:] == ["set"]
 if IN_A_SET:
@@ -47,12 +42,12 @@ else:
         os.environ["NCCL_SOCKET_IFNAME"] = "lo"
 
 
-def engine_on(device: torch.device) -> dict[str, Any]:
+def engine_on(device):
     engine = os.environ.get("HVD_SPARSE_TEST_ENGINE")
     return {} if engine is None or device == CPU else {"engine": engine}
 
 
-def home(device: torch.device) -> tuple[torch.device, dict[str, Any]]:
+def home(device):
     """Where a model computes its gradients, and the engine that they meet there.
 
     A GPU rounds a model's own gradients differently than the CPU, so that there a run on the CPU
@@ -63,7 +58,7 @@ def home(device: torch.device) -> tuple[torch.device, dict[str, Any]]:
     return device, engine_on(device)
 
 
-def nothing(*_: object) -> int:
+def nothing(*_):
     return 0
 
 
@@ -73,10 +68,10 @@ late, reused, waited = (
 )
 
 
-def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
+def on_both(run):
     """Make a case of a function that is run on the CPU, and on the device with both wires."""
 
-    def case(name: str) -> dict[str, Any]:
+    def case(name):
         late(False)
         with without_nccl():
             expected = run(f"{name}.cpu", CPU)
@@ -94,18 +89,18 @@ def on_both(run: Run) -> Callable[[str], dict[str, Any]]:
     return case
 
 
-def can_carry() -> bool:
+def can_carry():
     """Tell whether Horovod has NCCL."""
     return is_pretend or bool(hvd.nccl_built())
 
 
-def device_wire() -> AbstractContextManager[None]:
+def device_wire():
     """Let Horovod carry the device's tensors: it does so by itself where it has NCCL."""
     return carried.carrying() if is_pretend else nullcontext()
 
 
 @contextmanager
-def without_nccl() -> Iterator[None]:
+def without_nccl():
     """Let Horovod say that it has no NCCL, as its builds for CPUs do."""
     own, hvd.nccl_built = hvd.nccl_built, lambda: False
     try:
@@ -114,14 +109,12 @@ def without_nccl() -> Iterator[None]:
         hvd.nccl_built = own
 
 
-def law(run: Run) -> Run:
+def law(run):
     cases[run.__name__] = on_both(run)
     return run
 
 
-def with_gradients(
-    name: str, device: torch.device, compressor: Any, parameters: Any, dtype: torch.dtype
-) -> dict[str, Any]:
+def with_gradients(name, device, compressor, parameters, dtype):
     optimizer = optimizer_without_motion(parameters, compressor)
     applied, waits, in_backward = [], [], []
     for step in range(STEPS):
@@ -150,12 +143,12 @@ def with_gradients(
     }
 
 
-def parts_of(configuration: Any) -> list[str]:
+def parts_of(configuration):
     return [f"{kind} {getattr(configuration, kind).id}" for kind in KINDS]
 
 
-def method(case: str, **options: Any) -> Run:
-    def run(name: str, device: torch.device) -> dict[str, Any]:
+def method(case, **options):
+    def run(name, device):
         parameters = {
             f"t{i}": nn.Parameter(torch.zeros(shape, device=device))
             for i, shape in enumerate(SHAPES)

@@ -1,10 +1,6 @@
 """What Horovod is given on a device, by which wire, and whether a broken engine is found out."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
@@ -36,11 +32,11 @@ from hvd_sparse.torch import Compression
 
 
 @cases
-def refusals(name: str) -> dict[str, Any]:
+def refusals(name):
     there, here = torch.zeros(30, 20, device=DEVICE), torch.zeros(30, 20)
     words = {}
 
-    def refused(what: str, **tensors: torch.Tensor) -> None:
+    def refused(what, **tensors):
         try:
             Compression.topk(tensors.items(), density=0.1, name=f"{name}.{what}", wire="device")
         except InvalidOption as error:
@@ -52,7 +48,7 @@ def refusals(name: str) -> dict[str, Any]:
     return words
 
 
-def lengths(name: str) -> dict[str, Any]:
+def lengths(name):
     """What Horovod is given from step to step, and what the padding costs."""
     parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
     shapes, messages = [], set()
@@ -74,7 +70,7 @@ def lengths(name: str) -> dict[str, Any]:
     return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
 
 
-def streams(name: str) -> dict[str, bool]:
+def streams(name):
     """Whether messages arrive as they were sent where a result is late, and a wait is left out."""
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
     late(True)
@@ -96,11 +92,11 @@ def streams(name: str) -> dict[str, bool]:
 class Elsewhere(HorovodDeviceCollective):
     """Submits on another stream than it has uploaded on."""
 
-    def allgather(self, array: np.ndarray, name: str) -> Any:
+    def allgather(self, array, name):
         own, self._stream = self._stream, torch.Stream(DEVICE)
         upload = horovod_torch.upload
 
-        def there(block: np.ndarray, device: torch.device) -> torch.Tensor:
+        def there(block, device):
             torch.accelerator.set_stream(own)
             sent = upload(block, device)
             torch.accelerator.set_stream(self._stream)
@@ -116,7 +112,7 @@ class Elsewhere(HorovodDeviceCollective):
 class Impatient(HorovodDeviceCollective):
     """Fetches what Horovod says is done, and does not wait for the default stream."""
 
-    def _fetch(self, *given: Any) -> torch.Tensor:
+    def _fetch(self, *given):
         catch_up, horovod_torch.catch_up = horovod_torch.catch_up, nothing
         try:
             return super()._fetch(*given)
@@ -130,16 +126,16 @@ if is_pretend:
 
 
 @cases
-def collectives(name: str) -> dict[str, Any]:
+def collectives(name):
     """All three, in a process set of this rank alone and in that of all; of no entries, too."""
-    found: dict[str, Any] = {}
+    found = {}
     alone = [each for each in process_sets if each.included()]
     if not can_carry():
         return found
     late(is_pretend)
     with device_wire():
         for each, process_set in zip(("all", "alone"), (hvd.global_process_set, *alone)):
-            count: list[tuple[int, int]] = []
+            count = []
             here = HorovodTorchCollective(process_set)
             there = HorovodDeviceCollective(
                 process_set, DEVICE, lambda *pair, count=count: count.append(pair)
@@ -150,7 +146,7 @@ def collectives(name: str) -> dict[str, Any]:
     return found
 
 
-def given_to(wire: Any, name: str) -> list[bytes]:
+def given_to(wire, name):
     rank, size, results = wire.rank, wire.world_size, []
     for number, dtype in enumerate((np.uint8, np.float32, np.int64)):
         for count in (0, 7 + rank):
@@ -166,10 +162,10 @@ def given_to(wire: Any, name: str) -> list[bytes]:
     return [each.wait(30).tobytes() for each in results]
 
 
-def survives(mutant: str) -> Callable[[str], bool]:
+def survives(mutant):
     """Make a case of a broken engine: tell whether the device still gives the CPU's bits."""
 
-    def case(name: str) -> bool:
+    def case(name):
         run = method("topk")
         expected = run(f"{name}.cpu", CPU)
         late(True)

@@ -1,11 +1,7 @@
 """Faults in both frameworks are errors of ours on every rank; a case's first word is its kind."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 from _common import SPARSE_ONLY, Cases, caught
@@ -21,20 +17,18 @@ OTHERS = {"first": (7,), "wide": (8, 7), "deep": (7, 3), "last": (3,)}
 cases = Cases()
 
 
-def compress(params: Any, **options: Any) -> Any:
+def compress(params, **options):
     usual = {"compress_1d": fw.COMPRESSES_1D, "density": 0.25, "timeout_s": 600.0}
     return fw.Compression.topk(params, **{**SPARSE_ONLY, **usual, **options})
 
 
-def fails(name: str, compressor: Any, step: Callable[[], Any]) -> dict[str, Any]:
+def fails(name, compressor, step):
     said = caught(step)
     compressor.close()
     return {"raised": said, "is_usable": fw.is_usable(name)}
 
 
-def one_step(
-    case: str, shapes: Any = SHAPES, how: Any = None, later: Any = None, **options: Any
-) -> dict[str, Any]:
+def one_step(case, shapes=SHAPES, how=None, later=None, **options):
     variables = fw.make_variables(shapes)
     compressor = compress(fw.params_of(variables), **{"name": case, **options})
     if later is None:
@@ -53,8 +47,8 @@ for label, op in REDUCTIONS.items():
     )
 
 
-def process_set_cases(some: Any) -> Cases:
-    def train(name: str, *, is_ours: bool, later: bool) -> dict[str, Any]:
+def process_set_cases(some):
+    def train(name, *, is_ours, later):
         everyone = {"process_set": hvd.global_process_set}
         ours, theirs = ({"process_set": some}, everyone)[:: 1 if is_ours else -1]
         way = {"later": {**theirs, "ours": ours}} if later else {"how": theirs}
@@ -72,18 +66,18 @@ def process_set_cases(some: Any) -> Cases:
 
 
 @cases
-def difference_by_a_layer(name: str) -> dict[str, Any]:
+def difference_by_a_layer(name):
     return one_step(name, {**SHAPES, "more": (3, 3)} if last_rank() else SHAPES)
 
 
 @cases
-def difference_of_shapes_and_names_by_default(name: str) -> dict[str, Any]:
+def difference_of_shapes_and_names_by_default(name):
     """Names come from the shapes then, so that the collectives' names differ as well."""
     return one_step(name, OTHERS if last_rank() else SHAPES, name=None)
 
 
 @cases
-def difference_of_steps(name: str) -> dict[str, Any]:
+def difference_of_steps(name):
     variables = fw.make_variables(SHAPES)
     compressor = compress(fw.params_of(variables), name=name)
     step = fw.step_of(compressor, variables)
@@ -95,9 +89,7 @@ def difference_of_steps(name: str) -> dict[str, Any]:
     return fails(name, compressor, step)
 
 
-def unknown(
-    name: str, *, keys: Any, on_all: bool, later: bool = False, **how: Any
-) -> dict[str, Any]:
+def unknown(name, *, keys, on_all, later=False, **how):
     """Variables were replaced after the compressor had been given them: same names, same shapes,
     not the same.
 
@@ -130,33 +122,33 @@ TENSORS = {"early": (8, 9), "late": (5, 7), "one": (11,)}
 STEPS, FAILING_STEP = 6, 2
 
 
-def broken_selector(step: Callable[[], Any]) -> str:
+def broken_selector(step):
     mended = TopK.find, TopK.cut, TopK.band
 
-    def check(numel: int) -> None:
+    def check(numel):
         if last_rank() and numel == np.prod(TENSORS["late"]):
             raise RuntimeError("the selector broke")
 
-    def find(self: TopK, accumulated: Any, context: Any) -> Any:
+    def find(self, accumulated, context):
         check(accumulated.size)
         return mended[0](self, accumulated, context)
 
-    def cut(self: TopK, taken: Any, aim: Any, context: Any) -> Any:
+    def cut(self, taken, aim, context):
         check(taken.numel)
         return mended[1](self, taken, aim, context)
 
     # no band, so that the pass is behind the tensor when its entries are chosen
-    TopK.find, TopK.cut, TopK.band = find, cut, Selector.band  # type: ignore[method-assign]
+    TopK.find, TopK.cut, TopK.band = find, cut, Selector.band
     try:
         return caught(step)
     finally:
-        TopK.find, TopK.cut, TopK.band = mended  # type: ignore[method-assign]
+        TopK.find, TopK.cut, TopK.band = mended
 
 
-def recover(name: str, *, nan: bool = False, how: Any = None, **options: Any) -> dict[str, Any]:
+def recover(name, *, nan=False, how=None, **options):
     chosen = {"compress_1d": True, "on_nonfinite": "raise", **options}
     books = fw.Books(TENSORS, partial(compress, name=name, **chosen), op=hvd.Sum, **(how or {}))
-    result: dict[str, Any] = {}
+    result = {}
     for number in range(STEPS):
         gradients = books.gradients(number)
         if number != FAILING_STEP:
@@ -175,7 +167,7 @@ def recover(name: str, *, nan: bool = False, how: Any = None, **options: Any) ->
     return {**result, "is_usable": fw.is_usable(name)}
 
 
-WAYS: dict[str, dict[str, Any]] = {"": {}}
+WAYS = {"": {}}
 if NAME == "tensorflow":
     WAYS |= {
         "_eagerly": {"as_function": False},

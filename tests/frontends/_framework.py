@@ -1,13 +1,10 @@
 """The framework that a worker's first argument names, for cases that are the same in both."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys
-from typing import Any
 
 if sys.argv[1] == "keras3":
     os.environ["TF_USE_LEGACY_KERAS"] = "0"  # before TensorFlow is imported
 NAME = "torch" if sys.argv[1] == "torch" else "tensorflow"
-fw: Any = importlib.import_module(f"_{NAME}_cases")
+fw = importlib.import_module(f"_{NAME}_cases")

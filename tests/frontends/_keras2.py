@@ -1,11 +1,7 @@
 """What Keras 2 has alone: tapes, slices, legacy optimizers, and what is said of optimizers."""
 
-from __future__ import annotations
-
 import tempfile
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +9,6 @@ from _common import SPARSE_ONLY, Cases, Heard, caught
 from _keras_models import (
     RATE,
     DistributedOptimizer,
-    Make,
     count_steps,
     data_of_rank,
     fit,
@@ -31,11 +26,11 @@ legacy = partial(keras.optimizers.legacy.SGD, RATE, momentum=0.9)
 adam = partial(keras.optimizers.Adam, RATE)
 
 
-def train(model: Any, optimizer: Any, compression: Any) -> None:
+def train(model, optimizer, compression):
     inputs, targets = data_of_rank()
 
     @tf.function
-    def step(batch: Any, wanted: Any) -> None:
+    def step(batch, wanted):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(batch) - wanted))
         distributed = hvd.DistributedGradientTape(tape, compression=compression)
@@ -46,7 +41,7 @@ def train(model: Any, optimizer: Any, compression: Any) -> None:
         step(inputs[first : first + 2], targets[first : first + 2])
 
 
-def embedding(name: str, *, is_sparse: bool) -> dict[str, Any]:
+def embedding(name, *, is_sparse):
     start = keras.initializers.RandomUniform(-0.5, 0.5, seed=3)
     inputs = np.random.RandomState(hvd.rank()).randint(0, 12, (16, 2))
     ends = []
@@ -80,7 +75,7 @@ cases["embedding_as_slices"] = partial(embedding, is_sparse=True)
 
 
 @cases
-def saved(name: str) -> dict[str, Any]:
+def saved(name):
     told = {}
     for kind, make in {"new": sgd, "legacy": legacy}.items():
         model, optimizer = make_built_model(), make(nesterov=True)
@@ -101,7 +96,7 @@ def saved(name: str) -> dict[str, Any]:
 
 
 @cases
-def exported(name: str) -> dict[str, Any]:
+def exported(name):
     """A training with and without a SavedModel after its first epoch."""
     ends, is_same = [], False
     for exports in (False, True):
@@ -119,22 +114,22 @@ def exported(name: str) -> dict[str, Any]:
     return {"difference": float(np.abs(ends[0] - ends[1]).max()), "is_same": is_same}
 
 
-def heard_while(call: Callable[[], object], word: str) -> list[str]:
+def heard_while(call, word):
     with Heard() as said:
         call()
     return [text for text in said if word in text]
 
 
 @cases
-def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
-    def train_rarely(make: Make, hands_over: bool) -> None:
+def warnings_of_accuracy(name):
+    def train_rarely(make, hands_over):
         model, optimizer = make_built_model(), make()
         options = {"optimizer": optimizer} if hands_over else {}
         compressor = Compression.topk(model, density=0.01, name=name, min_numel=10, **options)
         fit(model, DistributedOptimizer(optimizer, compression=compressor))
         compressor.close()
 
-    def said_of(hands_over: bool, *makers: Make) -> list[str]:
+    def said_of(hands_over, *makers):
         told = [heard_while(partial(train_rarely, m, hands_over), "accuracy") for m in makers]
         return [text for texts in told for text in texts]
 
@@ -147,7 +142,7 @@ def warnings_of_accuracy(name: str) -> dict[str, list[str]]:
 
 
 @cases
-def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
+def moments_that_horovod_leaves(name):
     said = {}
     for kind, make in {"new": sgd, "legacy": legacy, "adam": adam}.items():
         for steps in (0, 3):
@@ -163,7 +158,7 @@ def moments_that_horovod_leaves(name: str) -> dict[str, list[str]]:
     return said
 
 
-def wrapped_again(name: str, *, make: Make, **options: Any) -> dict[str, float]:
+def wrapped_again(name, *, make, **options):
     """How far training ends from dense where Horovod wraps the optimizer once more, which makes
     another copy, with other variables, and that copy trains at another learning rate."""
     ends = []
@@ -188,7 +183,7 @@ cases["again_adam"] = partial(wrapped_again, make=adam, min_numel=10**6)
 
 
 @cases
-def resumed_by_a_new_counter(name: str) -> float:
+def resumed_by_a_new_counter(name):
     """How far a run in which each step has two batches ends from one that goes on with a new model
     and the compressor's state alone, so that the optimizer counts from zero again."""
     weights, state, ends = None, None, []
@@ -213,7 +208,7 @@ def resumed_by_a_new_counter(name: str) -> float:
 
 
 @cases
-def mixed_precision(name: str) -> dict[str, float]:
+def mixed_precision(name):
     """How far SGD moves the weights where ``compile`` makes the scaler of the loss, and how far
     from that it ends if the compressor computes its updates. The second batch of a rank has Inf."""
     keras.mixed_precision.set_global_policy("mixed_float16")
@@ -242,7 +237,7 @@ def mixed_precision(name: str) -> dict[str, float]:
 
 
 @cases
-def resumed_at_another_momentum(name: str) -> bool:
+def resumed_at_another_momentum(name):
     model, states = make_built_model(), []
     for momentum in (0.9, 0.5):
         optimizer = plain(momentum=momentum, nesterov=momentum == 0.5)
@@ -258,13 +253,13 @@ def resumed_at_another_momentum(name: str) -> bool:
     return kept[1] == 2 * kept[0]
 
 
-def not_applied(name: str, kind: str) -> list[str]:
+def not_applied(name, kind):
     model, inputs = make_built_model(), data_of_rank()[0]
     make = partial(keras.optimizers.AdamW, weight_decay=0.1) if kind == "decayed" else sgd
     optimizer = make()
     compressor = Compression.topk(model, density=0.5, name=name, min_numel=10, optimizer=optimizer)
 
-    def run() -> None:
+    def run():
         for _ in range(6):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.square(model(inputs)))
@@ -285,17 +280,15 @@ for kind in ("applied", "decayed", "clipped", "thrown_away"):
 
 
 @cases
-def refused(name: str) -> list[list[str]]:
-    def made(optimizer: Any) -> str:
+def refused(name):
+    def made(optimizer):
         return caught(
             lambda: Compression.topk(
                 make_built_model(), density=0.1, name=name, optimizer=optimizer
             ).close()
         )
 
-    def fitted(
-        optimizer: Any, handed: Any = None, goes_through: bool = True, **options: Any
-    ) -> str:
+    def fitted(optimizer, handed=None, goes_through=True, **options):
         model = make_built_model()
         compressor = Compression.topk(
             model, density=0.1, name=name, optimizer=handed, **options, **SPARSE_ONLY
@@ -306,7 +299,7 @@ def refused(name: str) -> list[list[str]]:
         compressor.close()
         return said
 
-    def fitted_again() -> str:
+    def fitted_again():
         model, first = make_built_model(), sgd()
         compressor = Compression.topk(model, density=0.1, name=name, optimizer=first, **SPARSE_ONLY)
         fit(model, DistributedOptimizer(first, compression=compressor))

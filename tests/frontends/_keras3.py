@@ -1,15 +1,11 @@
 """What Keras 3 has alone: our own wrapper, callbacks and states in the place of Horovod's."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -40,7 +36,7 @@ cases = Cases()
 
 
 @contextmanager
-def mixed_float16() -> Iterator[None]:
+def mixed_float16():
     keras.config.set_dtype_policy("mixed_float16")
     try:
         yield
@@ -48,25 +44,25 @@ def mixed_float16() -> Iterator[None]:
         keras.config.set_dtype_policy("float32")
 
 
-def train(model: Any, optimizer: Any, compression: Any) -> None:
+def train(model, optimizer, compression):
     if getattr(model, "optimizer", None) is not optimizer:
         model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
     go_on(model)
 
 
 class Groups(keras.callbacks.Callback):
-    def __init__(self, compressor: Any) -> None:
+    def __init__(self, compressor):
         super().__init__()
         self.compressor, self.seen = compressor, []
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         groups = self.compressor.groups
         self.seen.append(groups and sorted(map(len, groups)))
 
 
 @cases
-def planned(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def planned(name):
+    found = {}
     for groups in (None, "planned"):
         model = make_built_model()
         compressor = Compression.ldte_bs(model, groups=groups, name=f"{name}.{groups}", **FEW)
@@ -81,7 +77,7 @@ def planned(name: str) -> dict[str, Any]:
 
 
 @mixed_float16()
-def loss_scaling(name: str, *, hands_over: bool, **inner_options: Any) -> dict[str, Any]:
+def loss_scaling(name, *, hands_over, **inner_options):
     model, inner = make_built_model(), momentum(**inner_options)
     optimizer = keras.optimizers.LossScaleOptimizer(
         inner, initial_scale=2.0**10, dynamic_growth_steps=3
@@ -99,7 +95,7 @@ def loss_scaling(name: str, *, hands_over: bool, **inner_options: Any) -> dict[s
         scales.append(float(optimizer.dynamic_scale.numpy()))
         is_kept.append(bool((weights_of(model) == before).all()))
     compressor.close()
-    store: dict[str, Any] = {}
+    store = {}
     optimizer.save_own_variables(store)
     plain = keras.optimizers.LossScaleOptimizer.from_config(optimizer.get_config())
     plain.build(model.trainable_variables)
@@ -116,7 +112,7 @@ cases["scaling_handed_over"] = partial(loss_scaling, hands_over=True)
 cases["scaling_accumulated"] = partial(loss_scaling, hands_over=True, gradient_accumulation_steps=2)
 
 
-def saved_model(name: str, *, make: Any) -> dict[str, Any]:
+def saved_model(name, *, make):
     model, optimizer, path = make_built_model(), make(), f"{tempfile.mkdtemp()}/model.keras"
     compressor = Compression.topk(model, name=name, optimizer=optimizer, **FEW)
     fit(model, DistributedOptimizer(optimizer, compression=compressor))
@@ -135,7 +131,7 @@ def saved_model(name: str, *, make: Any) -> dict[str, Any]:
         "iterations": int(again.iterations.numpy()),
         "is_loaded": bool((weights_of(loaded) == weights_of(model)).all()),
     }
-    store: dict[str, Any] = {}
+    store = {}
     optimizer.save_own_variables(store)
     optimizer._iterations.assign(0)
     optimizer.load_own_variables(store)
@@ -154,7 +150,7 @@ cases["saved_adam"] = partial(saved_model, make=partial(keras.optimizers.Adam, 0
 
 
 @cases
-def checkpoint(name: str) -> dict[str, Any]:
+def checkpoint(name):
     ends, folder = [], Path(hvd.broadcast_object(tempfile.mkdtemp(), 0, name=f"{name}.folder"))
     for source in ("first", "own", "all"):
         model, optimizer = make_built_model(), momentum()
@@ -180,12 +176,12 @@ def checkpoint(name: str) -> dict[str, Any]:
 
 
 @cases
-def ours_among_callbacks(name: str) -> dict[str, Any]:
+def ours_among_callbacks(name):
     model = make_built_model(seed=10 + hvd.rank())
-    rates: list[float] = []
+    rates = []
 
-    class Note(keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    class Note(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
             rates.append(float(self.model.optimizer.learning_rate.numpy()))
 
     compressor = Compression.topk(model, name=name, **FEW)
@@ -215,14 +211,14 @@ def ours_among_callbacks(name: str) -> dict[str, Any]:
 
 
 @cases
-def tape(name: str) -> dict[str, Any]:
+def tape(name):
     draw = np.random.default_rng(hvd.rank())
     variables = [keras.Variable(np.ones((3, 4), "f4"), name=f"part{i}") for i in range(4)]
     given = [draw.normal(size=(3, 4)).astype("f4") for _ in variables]
     compressor = Compression.topk(variables[:3], density=1.0, name=name, **SPARSE_ONLY)
 
     @tf.function
-    def step() -> Any:
+    def step():
         with tf.GradientTape() as plain:
             loss = linear_loss(variables, given)()
         ours = DistributedGradientTape(plain, compression=compressor, groups=[variables[1:3]])
@@ -239,35 +235,35 @@ def tape(name: str) -> dict[str, Any]:
 
 
 @cases
-def refused(name: str) -> list[list[str]]:
-    def compressor(model: Any = None, **options: Any) -> Any:
+def refused(name):
+    def compressor(model=None, **options):
         return Compression.topk(model or make_built_model(), name=name, **FEW, **options)
 
-    def distribute(optimizer: Any = None, made: Any = None, **options: Any) -> Any:
+    def distribute(optimizer=None, made=None, **options):
         optimizer, made = optimizer or momentum(), made or compressor()
         return DistributedOptimizer(optimizer, compression=made, **options)
 
-    def fitted(optimizer: Any = None, handed: Any = None, **options: Any) -> None:
+    def fitted(optimizer=None, handed=None, **options):
         model = make_built_model()
         fit(model, distribute(optimizer, compressor(model, optimizer=handed)), **options)
 
-    def fitted_again() -> None:
+    def fitted_again():
         model, first = make_built_model(), momentum()
         made = compressor(model, optimizer=first)
         for optimizer in (first, momentum()):
             fit(model, distribute(optimizer, made))
 
-    class Other(keras.optimizers.SGD):  # type: ignore[misc]
-        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+    class Other(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
             for gradient, variable in zip(grads, trainable_variables):
                 variable.assign_sub(gradient)
 
-    def state(*parts: Any, kind: Any = KerasState) -> None:
+    def state(*parts, kind=KerasState):
         kind(*parts, compressor=compressor())
 
     built, scaled = make_built_model, keras.optimizers.LossScaleOptimizer
     ours, around = "UnsupportedInput; hvd_sparse.keras", "put DistributedOptimizer around"
-    calls: dict[Any, str] = {
+    calls = {
         lambda: HorovodsOptimizer(momentum(), compression=compressor()):
             f"{ours}.DistributedOptimizer; Keras 3; TF_USE_LEGACY_KERAS=1",
         lambda: hvd.DistributedOptimizer(momentum(), compression=compressor()):
@@ -291,12 +287,12 @@ def refused(name: str) -> list[list[str]]:
     return [[caught(call), words] for call, words in calls.items()]
 
 
-def documented(_: str, block: Any) -> dict[str, Any]:
+def documented(_, block):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.layers.Dense(64, activation="tanh"), keras.layers.Dense(32)])
     model.build((None, 32))
     data = np.random.RandomState(hvd.rank()).standard_normal((64, 32)).astype("f4")
-    names: dict[str, Any] = {"model": model, "inputs": data, "targets": data, "epochs": 2}
+    names = {"model": model, "inputs": data, "targets": data, "epochs": 2}
     names["total_steps"] = 4
     exec(compile(block.text, block.name, "exec"), names)
     sparse_steps = names["compression"].stats()["sparse_steps"]

@@ -1,10 +1,5 @@
 """A small model, a rank's data and Horovod's optimizer, for Keras 2 and Keras 3."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 from _tensorflow_cases import hvd
@@ -19,79 +14,74 @@ else:
 __all__ = ["DistributedOptimizer"]
 BATCHES, BATCH_SIZE, FEATURES = 8, 2, 6
 RATE = 0.05
-Make = Callable[..., Any]
 
 
-def make_model(seed: int = 1) -> Any:
+def make_model(seed=1):
     """Unbuilt, and the same in every run; tangents, as rectifiers make exact zeros."""
     first = _dense(5, seed, name="first", activation="tanh")
     return keras.Sequential([first, _dense(3, seed + 1, name="second")])
 
 
-def _dense(units: int, seed: int, **options: Any) -> Any:
+def _dense(units, seed, **options):
     start = keras.initializers.RandomUniform(-0.5, 0.5, seed=seed)
     return keras.layers.Dense(units, kernel_initializer=start, **options)
 
 
-def make_built_model(seed: int = 1) -> Any:
+def make_built_model(seed=1):
     model = make_model(seed)
     model.build((None, FEATURES))
     return model
 
 
-def data_of_rank() -> tuple[np.ndarray, np.ndarray]:
+def data_of_rank():
     draw = np.random.RandomState(hvd.rank())
     count = BATCHES * BATCH_SIZE
     inputs, targets = draw.standard_normal((count, FEATURES)), draw.standard_normal((count, 3))
     return inputs.astype("f4"), targets.astype("f4")
 
 
-def weights_of(model: Any) -> np.ndarray:
+def weights_of(model):
     return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
 
 
-def fit(model: Any, optimizer: Any, callbacks: Any = (), **options: Any) -> Any:
+def fit(model, optimizer, callbacks=(), **options):
     model.compile(optimizer, "mse", **options)
     return go_on(model, callbacks)
 
 
-def go_on(model: Any, callbacks: Any = ()) -> Any:
+def go_on(model, callbacks=()):
     return model.fit(
-        *data_of_rank(),
-        batch_size=BATCH_SIZE,
-        shuffle=False,
-        verbose=0,
-        callbacks=list(callbacks),
+        *data_of_rank(), batch_size=BATCH_SIZE, shuffle=False, verbose=0, callbacks=list(callbacks)
     ).history
 
 
-def count_steps(optimizer: Any, model: Any) -> None:
+def count_steps(optimizer, model):
     gradients = [tf.ones(variable.shape) * 0.3 for variable in model.trainable_variables]
     for _ in range(3):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
 
-def setting_of_groups(model: Any, grouping: str) -> Any:
+def setting_of_groups(model, grouping):
     if grouping != "lists":
         return {"single": None, "number": 2}[grouping]
     return [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
 
 
-def params_of(model: Any, given: str) -> Any:
+def params_of(model, given):
     if given == "callable":
         return lambda: model.trainable_variables
     return model.trainable_variables if given == "list" else model
 
 
 def train_by_hand(
-    model: Any,
-    optimizer: Any,
-    name: str,
-    op: Any = hvd.Average,
-    process_set: Any = hvd.global_process_set,
-    passes: int = 1,
-    momenta: dict[int, float] | None = None,
-) -> np.ndarray:
+    model,
+    optimizer,
+    name,
+    op=hvd.Average,
+    process_set=hvd.global_process_set,
+    passes=1,
+    momenta=None,
+):
     """Train as ``fit`` of Keras 3 does, with gradients that are reduced one by one; return the
     weights.
 

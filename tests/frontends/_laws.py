@@ -1,9 +1,5 @@
 """In both frameworks: groups of Horovod's make no difference, and steps go dense."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from _common import SPARSE_ONLY, Cases
 from _framework import NAME, fw
 
@@ -11,13 +7,13 @@ SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 cases = Cases()
 
 
-def books_of(name: str, how: Any = None, **options: Any) -> Any:
+def books_of(name, how=None, **options):
     chosen = {"density": 0.05, "name": name, **SPARSE_ONLY, **options}
     return fw.Books(SHAPES, lambda params: fw.Compression.ldte_bs(params, **chosen), **(how or {}))
 
 
 @cases
-def groups_make_no_difference(name: str) -> list[dict[str, Any]]:
+def groups_make_no_difference(name):
     found = []
     ours = ([None], [3], [1], [2, [["wide", "one"]], 3]) if NAME == "torch" else ([None],)
     for theirs in (None, 1, 2, [["one", "wide"]]):
@@ -35,7 +31,7 @@ def groups_make_no_difference(name: str) -> list[dict[str, Any]]:
     return found
 
 
-def high_density_goes_dense(name: str) -> dict[str, Any]:
+def high_density_goes_dense(name):
     """At density 0.5 entries are no fewer bytes than everything, from two ranks on."""
     books = books_of(name, density=0.5, allow_dense=True)
     for step in range(3):

@@ -1,10 +1,6 @@
 """Cases of every method and exchange, their gradients, and the bits that the numpy core makes."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +9,7 @@ from hvd_sparse.step.session import Session
 
 STEPS = 6
 SHAPES = ((30, 20), (9,), (6, 5, 4))
-METHODS: dict[str, dict[str, Any]] = {
+METHODS = {
     "adacomp": {"bin_length": 20},
     "chunked": {"density": 0.2, "chunk_length": 8},
     "dgc": {"density": 0.1},
@@ -42,11 +38,11 @@ OVER_GROUPS = ("mgs",)
 _TOPK = {"id": "topk", "density": 0.1}
 
 
-def _topk(**more: Any) -> dict[str, Any]:
+def _topk(**more):
     return {"selector": _TOPK, **more}
 
 
-BUILT: dict[str, dict[str, Any]] = {
+BUILT = {
     "chunks_of_each_rank": {"selector": {"id": "chunked", "density": 0.2, "chunk_length": 8}},
     "redsync_trimmed": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
     "signs_in_turns": {
@@ -92,7 +88,7 @@ BUILT: dict[str, dict[str, Any]] = {
 """Options of ``Compression.build`` for the parts that no named method uses."""
 
 
-STAYING: dict[str, dict[str, Any]] = {
+STAYING = {
     "dgc_sampled": {"selector": {"id": "dgc_sampled", "density": 0.1}},
     "random_of_each_rank": {"selector": {"id": "random_k", "density": 0.1}},
     "reused_threshold": {"selector": {"id": "reused_threshold", "density": 0.1}},
@@ -112,7 +108,7 @@ STAYING: dict[str, dict[str, Any]] = {
 }
 """Options of ``Compression.build`` for parts that no method's case leaves on the device."""
 
-OPTIONS_ON_DEVICES: dict[str, Any] = {
+OPTIONS_ON_DEVICES = {
     "rollback": False,
     "select_over": "group",
     "check_replicas_every": 2,
@@ -128,7 +124,7 @@ IN_A_GROUP = "_in_a_group"
 """What a case's name ends with where Horovod's groups hand all tensors over together."""
 _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
 
-EXCHANGES: dict[str, dict[str, Any]] = {
+EXCHANGES = {
     "over_allgather": {"selector": _ALL_ABOVE, "exchange": "allgather"},
     "over_shared_index": _topk(exchange="shared_index"),
     "over_shared_index_by_threshold": {"selector": _ALL_ABOVE, "exchange": "shared_index"},
@@ -170,13 +166,13 @@ GROUPED = ("over_allgather", "over_shared_index", "over_oktopk", "over_hierarchi
 """Those that also run so: every kind of collective, in exchanges of one phase and of several."""
 
 
-def gradients_of(rank: int, step: int) -> list[np.ndarray]:
+def gradients_of(rank, step):
     """A rank's float64 gradients of a step, in eighths, which even bfloat16 holds exactly."""
     draw = np.random.RandomState(1000 * step + rank)
     return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
 
 
-def uneven_gradients_of(rank: int, step: int) -> list[np.ndarray]:
+def uneven_gradients_of(rank, step):
     """Whole numbers; 0, 1, k and 2k of them are not zero, at places that overlap between ranks."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = []
@@ -191,7 +187,7 @@ def uneven_gradients_of(rank: int, step: int) -> list[np.ndarray]:
     return gradients
 
 
-def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
+def broken_gradients_of(rank, size, step):
     gradients = uneven_gradients_of(rank, step)
     if step == BEYOND_STEP:
         gradients[1][:] = 1.1 * float(np.finfo(np.float32).max) / size
@@ -200,40 +196,31 @@ def broken_gradients_of(rank: int, size: int, step: int) -> list[np.ndarray]:
     return gradients
 
 
-def spoilt(arrays: Sequence[np.ndarray]) -> str:
+def spoilt(arrays):
     is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
     others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
     return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
 
 
-def digest_of(arrays: Iterable[np.ndarray]) -> str:
+def digest_of(arrays):
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()[:16]
 
 
-def compressor_of(compression: Any, case: str, params: Any, **options: Any) -> Any:
+def compressor_of(compression, case, params, **options):
     if case in METHODS:
         return getattr(compression, case)(params, **METHODS[case], **options)
     return compression.build(params, **{**BUILT, **EXCHANGES}[case], **options)
 
 
-def simulated(
-    compressor: Any,
-    draw: Callable[[int, int], list[np.ndarray]],
-    rank: int,
-    size: int,
-    *,
-    steps: Iterable[int],
-    buckets: Any,
-    average: bool,
-) -> dict[str, Any]:
+def simulated(compressor, draw, rank, size, *, steps, buckets, average):
     """What a rank is to apply and to keep, and what all ranks lose: the numpy core with a
     compressor's configuration, in a world of threads on every rank, which waits for no other."""
     specs = compressor.step.specs
 
-    def script(collective: Any) -> dict[str, Any]:
+    def script(collective):
         session = Session(
             compressor.configuration, specs, collective, average=average, buckets=buckets
         )
@@ -256,7 +243,7 @@ def simulated(
     return {"applied": digest_of(mine["applied"]), "kept": digest_of(mine["kept"]), "lost": lost}
 
 
-def found(compressor: Any, applied: str, expected: dict[str, Any]) -> dict[str, Any]:
+def found(compressor, applied, expected):
     stats, tensors = compressor.stats(), compressor.state_dict()["tensors"]
     keys = [spec.key for spec in compressor.step.specs]
     kept = [np.asarray(tensors[key]["arrays"].get("residual", np.zeros(0))) for key in keys]

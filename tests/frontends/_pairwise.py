@@ -1,20 +1,14 @@
 """Few cases in which every two choices meet."""
 
-from __future__ import annotations
-
 import itertools
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-Pair = tuple[tuple[str, Any], tuple[str, Any]]
 
 
-def pairs_of(row: Mapping[str, Any]) -> set[Pair]:
+def pairs_of(row):
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
-def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
+def all_pairs(factors):
     return {
         ((one, first), (other, second))
         for one, other in itertools.combinations(sorted(factors), 2)
@@ -23,9 +17,7 @@ def all_pairs(factors: Mapping[str, Sequence[Any]]) -> set[Pair]:
     }
 
 
-def covering_cases(
-    factors: Mapping[str, Sequence[Any]], attempts: int = 60
-) -> list[dict[str, Any]]:
+def covering_cases(factors, attempts=60):
     """Cases that hold every pair, the same on all ranks: each next one starts from a pair that is
     missing and is the best of a number of random completions."""
     draw = random.Random(0)

@@ -1,9 +1,6 @@
 """``groups="planned"``: all ranks adopt one plan at one step, and no bit of any gradient tells."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
-from typing import Any
 
 from _common import SPARSE_ONLY, Cases, caught
 from _framework import NAME, fw
@@ -32,18 +29,18 @@ TAKEN = REJOINED_AT + ADOPTED_AT + 2 if NAME == "torch" else ADOPTED_AT + 4
 cases = Cases()
 
 
-class Run(fw.Books):  # type: ignore[misc]
-    def __init__(self, method: str, *, how: Any = None, **options: Any) -> None:
+class Run(fw.Books):
+    def __init__(self, method, *, how=None, **options):
         chosen = {"density": 0.05, **SPARSE_ONLY, **options}
         super().__init__(
             SHAPES, lambda params: getattr(fw.Compression, method)(params, **chosen), **(how or {})
         )
-        self.digests: list[str] = []
-        self.plans: list[Any] = []
-        self.groups: list[Any] = []
-        self.others: list[int] = []
+        self.digests = []
+        self.plans = []
+        self.groups = []
+        self.others = []
 
-    def take_planned_step(self, number: int, gradients: Any = None) -> None:
+    def take_planned_step(self, number, gradients=None):
         compressor = self.compressor
         if NAME == "tensorflow" and compressor.configuration.groups and compressor.replan():
             self.others.append(number)
@@ -54,12 +51,12 @@ class Run(fw.Books):  # type: ignore[misc]
         self.plans.append(compressor.plan and asdict(compressor.plan))
         self.groups.append(groups_of(compressor))
 
-    def adopted(self) -> list[int]:
+    def adopted(self):
         before = [None, *self.plans]
         return [step for step, plan in enumerate(self.plans) if plan and not before[step]]
 
 
-def groups_of(compressor: Any) -> Any:
+def groups_of(compressor):
     if NAME == "torch":
         specs = compressor.step.specs
         return [[specs[i].key for i in bucket] for bucket in compressor.step.buckets]
@@ -67,7 +64,7 @@ def groups_of(compressor: Any) -> Any:
     return groups and [[v.name.partition(":")[0] for v in members] for members in groups]
 
 
-def befallen(run: Run, step: int) -> dict[str, Any]:
+def befallen(run, step):
     """In PyTorch NaN, a missing gradient, a loaded state and a new world befall the steps."""
     gradients = run.gradients(step)
     if NAME == "torch":
@@ -83,11 +80,11 @@ def befallen(run: Run, step: int) -> dict[str, Any]:
 
 
 @cases
-def planned_makes_no_difference(name: str) -> dict[str, Any]:
+def planned_makes_no_difference(name):
     ways = {"without": (None, {}), "planned": ("planned", {})}
     if NAME == "tensorflow":
         ways["eagerly"] = ("planned", {"as_function": False})
-    found: dict[str, Any] = {}
+    found = {}
     for kind, (groups, how) in ways.items():
         run = Run("ldte_bs", how=how, name=f"{name}.{kind}", groups=groups)
         for step in range(TAKEN):
@@ -99,7 +96,7 @@ def planned_makes_no_difference(name: str) -> dict[str, Any]:
     return found
 
 
-def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
+def planned_by_members(name, process_sets):
     members = process_sets["one_left_out"]
     if hvd.size() > 1 and not members.included():
         return {"plan": None, "is_member": False}
@@ -124,7 +121,7 @@ def planned_by_members(name: str, process_sets: dict[str, Any]) -> dict[str, Any
     return {"plan": plan and asdict(plan), "is_member": True, "nbytes": nbytes}
 
 
-def groups_are_given_and_planned_again(name: str) -> dict[str, Any]:
+def groups_are_given_and_planned_again(name):
     run = Run("ldte_bs", name=name, groups="planned")
     for step in range(2 * ADOPTED_AT + 2):
         if step == 1:
@@ -145,7 +142,7 @@ WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
 """Windows of two steps, and any difference between two of them is a departure."""
 
 
-def planned_merged_layers(name: str) -> dict[str, Any]:
+def planned_merged_layers(name):
     usual = {key: getattr(measurements, key) for key in WINDOWS}
     try:
         for key, value in WINDOWS.items():
@@ -161,7 +158,7 @@ def planned_merged_layers(name: str) -> dict[str, Any]:
     return {"lost": lost, "groups": run.groups, "others": run.others, "digests": run.digests}
 
 
-def planned_where_it_cannot_be(name: str) -> list[str]:
+def planned_where_it_cannot_be(name):
     usual, alone = Run("topk", name=name), Run("mgs", name=f"{name}.alone")
     told = [caught(usual.compressor.replan), caught(alone.run, alone.gradients(0))]
     usual.compressor.close()

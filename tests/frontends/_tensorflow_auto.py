@@ -1,9 +1,6 @@
 """``Compression.auto`` in TensorFlow alone: tapes, Keras, and what it refuses."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -11,20 +8,13 @@ from _auto import AutoBooks
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
 from _keras_models import BATCHES, RATE, DistributedOptimizer, fit, go_on, make_built_model
 from _laws import SHAPES
-from _tensorflow_cases import (
-    Compression,
-    digest_of,
-    hvd,
-    linear_loss,
-    tape_gradients,
-    variables_of,
-)
+from _tensorflow_cases import Compression, digest_of, hvd, linear_loss, tape_gradients, variables_of
 
 AUTO = Cases()
 
 
 @AUTO
-def auto_gradients_are_horovods_on_every_way(name: str) -> dict[str, Any]:
+def auto_gradients_are_horovods_on_every_way(name):
     settings = {"average": {"op": hvd.Average}, "sum": {"op": hvd.Sum}}
     settings["predivide"] = {"op": hvd.Average, "gradient_predivide_factor": 2.0}
     apart, whole = [], 0
@@ -48,7 +38,7 @@ def auto_gradients_are_horovods_on_every_way(name: str) -> dict[str, Any]:
 
 
 @AUTO
-def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
+def auto_of_two_tapes_in_one_function(name):
     """One compressor, and no order between the tapes but the program's."""
     variables = variables_of(((30, 20), (20, 30)))
     compressor = Compression.auto(
@@ -57,7 +47,7 @@ def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
     compressor._policy.trial = Scripted(["sparse", "dense", "dense", "sparse", "fp16", "dense"] * 3)
 
     @tf.function
-    def step(gradients: Any) -> Any:
+    def step(gradients):
         return [
             tape_gradients(linear_loss([v], [g]), [v], compressor)[0]
             for v, g in zip(variables, gradients)
@@ -74,7 +64,7 @@ def auto_of_two_tapes_in_one_function(name: str) -> dict[str, Any]:
     return {"alike": is_alike, "steps_left": len(compressor._policy.trial.left)}
 
 
-def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any) -> dict[str, Any]:
+def auto_leaves_alone_who_is_not_in_its_process_set(name, process_set):
     books = AutoBooks(name, Scripted(["sparse", "dense", "dense", "fp16"]), process_set=process_set)
     steps = [digest_of(books.take_auto_step(step)) for step in range(4)]
     books.compressor.close()
@@ -87,7 +77,7 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name: str, process_set: Any)
     }
 
 
-def train(name: str, groups: int | None = None) -> dict[str, Any]:
+def train(name, groups=None):
     """How far a model is trained by ``fit``, and how many of the script's steps are left."""
     model = make_built_model()
     compressor = Compression.auto(
@@ -108,7 +98,7 @@ AUTO["auto_trains_by_keras_in_groups"] = partial(train, groups=2)
 
 
 @AUTO
-def auto_refuses_what_it_cannot(name: str) -> dict[str, Any]:
+def auto_refuses_what_it_cannot(name):
     variables = variables_of(SHAPES.values())
     make = partial(Compression.auto, variables, **SPARSE_ONLY)
     bare = make(name=f"{name}.bare")

@@ -1,16 +1,12 @@
 """TensorFlow for cases of both frameworks; ``_torch_cases`` has the same names."""
 
-from __future__ import annotations
-
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import _common
 import numpy as np
 import tensorflow as tf
-from _common import Case, run_cases
+from _common import run_cases
 from _method_cases import digest_of
 
 warnings.simplefilter("ignore")  # Horovod's own Keras makes several
@@ -23,7 +19,7 @@ __all__ = ["Compression", "LocalSteps", "digest_of", "hvd"]
 COMPRESSES_1D = True
 
 
-def begin(ranks: int) -> dict[str, Any]:
+def begin(ranks):
     tf.get_logger().setLevel("ERROR")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     if ranks < 3:
@@ -34,40 +30,36 @@ def begin(ranks: int) -> dict[str, Any]:
     return {"all": hvd.global_process_set, "one_left_out": one_left_out}
 
 
-def run(cases: Mapping[str, Case]) -> None:
+def run(cases):
     run_cases(cases, hvd.rank(), meet)
     meet()  # leave together: the first rank to go ends Horovod for all
 
 
-def meet() -> None:
+def meet():
     hvd.allreduce(tf.constant(0.0), name="test.meet")
 
 
-def last_rank() -> bool:
+def last_rank():
     return hvd.rank() == hvd.size() - 1
 
 
-def summed(array: Any, name: str, process_set: Any = hvd.global_process_set) -> np.ndarray:
+def summed(array, name, process_set=hvd.global_process_set):
     wide = tf.constant(np.asarray(array, np.float64))
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
 
-def residuals_of(compressor: Any) -> dict[str, np.ndarray]:
+def residuals_of(compressor):
     tensors = compressor.state_dict()["tensors"]
     return {key: tensors[key]["arrays"]["residual"] for key in tensors}
 
 
-def variables_of(
-    shapes: Iterable[tuple[int, ...]], prefix: str = "tensor", dtype: Any = tf.float32
-) -> list[Any]:
+def variables_of(shapes, prefix="tensor", dtype=tf.float32):
     return [
         tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)
     ]
 
 
-def tape_gradients(
-    loss: Callable[[], Any], variables: Any, compression: Any, **options: Any
-) -> list[Any]:
+def tape_gradients(loss, variables, compression, **options):
     with tf.GradientTape() as tape:
         value = loss()
     return hvd.DistributedGradientTape(tape, compression=compression, **options).gradient(
@@ -75,7 +67,7 @@ def tape_gradients(
     )
 
 
-def linear_loss(variables: Any, coefficients: Any) -> Callable[[], Any]:
+def linear_loss(variables, coefficients):
     """A loss whose gradients are exactly the coefficients."""
     pairs = [(v, c) for v, c in zip(variables, coefficients) if c is not None]
     return lambda: tf.add_n(
@@ -83,7 +75,7 @@ def linear_loss(variables: Any, coefficients: Any) -> Callable[[], Any]:
     )
 
 
-def make_variables(shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None) -> dict[str, Any]:
+def make_variables(shapes, dtypes=None):
     dtypes = dtypes or ["float32"] * len(shapes)
     return {
         key: tf.Variable(tf.ones(shape, dtype), name=key)
@@ -91,7 +83,7 @@ def make_variables(shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None) ->
     }
 
 
-def params_of(variables: Mapping[str, Any]) -> list[Any]:
+def params_of(variables):
     return list(variables.values())
 
 
@@ -101,9 +93,7 @@ class Reducer:
     groups : Horovod's, as a number or as lists of variables or their names
     """
 
-    def __init__(
-        self, compressor: Any, variables: Mapping[str, Any], *, as_function: bool = True, **how: Any
-    ) -> None:
+    def __init__(self, compressor, variables, *, as_function=True, **how):
         self.variables = variables
         members = list(variables.values())
         if isinstance(how.get("groups"), list):
@@ -113,12 +103,12 @@ class Reducer:
             ]
             how["groups"] = named
 
-        def step(gradients: Any) -> Any:
+        def step(gradients):
             return tape_gradients(linear_loss(members, gradients), members, compressor, **how)
 
         self._step = tf.function(step) if as_function else step
 
-    def __call__(self, gradients: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    def __call__(self, gradients):
         given = [
             tf.constant(gradients[key], v.dtype) if key in gradients else None
             for key, v in self.variables.items()
@@ -126,7 +116,7 @@ class Reducer:
         reduced = zip(self.variables, self._step(given))
         return {key: np.asarray(array) for key, array in reduced if array is not None}
 
-    def forget(self) -> None:
+    def forget(self):
         """A step that failed leaves nothing behind in Horovod's tape."""
 
 
@@ -134,18 +124,16 @@ class Books(_common.Books):
     fw = sys.modules[__name__]
 
 
-def step_of(compressor: Any, variables: Mapping[str, Any], **how: Any) -> Callable[[], Any]:
+def step_of(compressor, variables, **how):
     reduce = Reducer(compressor, variables, **{"as_function": False, **how})
     return lambda: reduce({key: tf.random.normal(v.shape) for key, v in variables.items()})
 
 
-def later_step_of(
-    compressor: Any, variables: Mapping[str, Any], ours: Any = None, **how: Any
-) -> Callable[[], Any]:
+def later_step_of(compressor, variables, ours=None, **how):
     """A step behind a good one, in which the carrier shows what the handshake has not seen."""
     step_of(compressor, variables, **ours or {})()
     return step_of(compressor, variables, **how)
 
 
-def is_usable(name: str) -> bool:
+def is_usable(name):
     return float(summed(1.0, f"{name}.usable")) == hvd.size()

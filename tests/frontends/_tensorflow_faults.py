@@ -1,9 +1,6 @@
 """Faults of TensorFlow's programs alone: gradients that come late, or belong to no variable."""
 
-from __future__ import annotations
-
 import threading
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +13,7 @@ cases = Cases()
 
 
 @cases
-def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
+def late_gradient_on_one_rank(name):
     """When the first tensor fails, another's gradient is not there yet on one rank, and is on the
     others.
 
@@ -30,13 +27,13 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     has_failed = threading.Event()
     has_failed.set()
 
-    def linger(x: np.ndarray) -> np.ndarray:
+    def linger(x):
         if last_rank():
             has_failed.wait()
         return x
 
     @tf.function
-    def step(value: Any) -> Any:
+    def step(value):
         with tf.GradientTape() as tape:
             delayed = tf.numpy_function(linger, [tf.ones(late.shape)], tf.float32)
             loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(
@@ -50,7 +47,7 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
     functions = compressor.functions
     take_back = functions._take_back
 
-    def failing(*given: Any) -> None:
+    def failing(*given):
         has_failed.set()
         take_back(*given)
 
@@ -68,13 +65,13 @@ def late_gradient_on_one_rank(name: str) -> dict[str, Any]:
 
 
 @cases
-def unknown_tensor_that_the_tape_watches(name: str) -> dict[str, Any]:
+def unknown_tensor_that_the_tape_watches(name):
     (weight,) = variables_of([(4, 3)])
     inputs = tf.ones((4, 3))
     compressor = compress([weight], name=name)
 
     @tf.function
-    def step() -> Any:
+    def step():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             loss = tf.reduce_sum(weight * inputs)

@@ -1,10 +1,5 @@
 """Gradients that say whose they are, where they could be taken for one another."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
@@ -15,18 +10,18 @@ SHAPES = ((4, 3), (3,), (4, 3), (3,))
 """Twins: two of each shape, so that a mistaken identity has somewhere to go."""
 
 
-def dense(params: Any, name: str, **options: Any) -> Any:
+def dense(params, name, **options):
     return Compression.ldte_bs(params, name=name, **{"density": 1.0, **SPARSE_ONLY, **options})
 
 
-def telling(variables: Any, first: int = 1) -> list[Any]:
+def telling(variables, first=1):
     """Coefficients of a linear loss: first + i for the i-th variable, times rank + 1."""
     return [
         tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)
     ]
 
 
-def swapped(gradients: Any, first: int = 1) -> list[int]:
+def swapped(gradients, first=1):
     """Positions of the gradients that are not their variables' average."""
     mean_rank = sum(range(1, hvd.size() + 1)) / hvd.size()
     wanted = [(first + i) * mean_rank for i in range(len(gradients))]
@@ -37,15 +32,15 @@ def swapped(gradients: Any, first: int = 1) -> list[int]:
     ]
 
 
-def both_modes(step: Callable[..., Any]) -> list[Callable[..., Any]]:
+def both_modes(step):
     return [step, tf.function(step)]
 
 
-def wrong_in_both_modes(step: Callable[[], Any]) -> list[int]:
+def wrong_in_both_modes(step):
     return [i for run in both_modes(step) for _ in range(2) for i in swapped(run())]
 
 
-def sent(compressor: Any) -> dict[str, Any]:
+def sent(compressor):
     stats = compressor.stats()
     compressor.close()
     return {
@@ -53,16 +48,16 @@ def sent(compressor: Any) -> dict[str, Any]:
     }
 
 
-def found(wrong: list[Any], steps: int, *compressors: Any, **more: Any) -> dict[str, Any]:
+def found(wrong, steps, *compressors, **more):
     return {"wrong": wrong, "sent": [sent(c) for c in compressors], "tensor_steps": steps, **more}
 
 
 @IDENTITY
-def two_tapes_and_two_compressors_with_equal_names(name: str) -> dict[str, Any]:
+def two_tapes_and_two_compressors_with_equal_names(name):
     generator, critic = variables_of(SHAPES), variables_of(SHAPES)
     ours = [dense(generator, f"{name}.generator"), dense(critic, f"{name}.critic")]
 
-    def step() -> Any:
+    def step():
         first = tape_gradients(linear_loss(generator, telling(generator)), generator, ours[0])
         return first, tape_gradients(linear_loss(critic, telling(critic, 11)), critic, ours[1])
 
@@ -75,11 +70,11 @@ def two_tapes_and_two_compressors_with_equal_names(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def one_compressor_for_two_models_of_equal_shapes(name: str) -> dict[str, Any]:
+def one_compressor_for_two_models_of_equal_shapes(name):
     first, second = variables_of(SHAPES), variables_of(SHAPES)
     compressor = dense(first + second, name)
 
-    def step(variables: Any, number: Any) -> Any:
+    def step(variables, number):
         coefficients = [c + number * (hvd.rank() + 1) for c in telling(variables)]
         return tape_gradients(linear_loss(variables, coefficients), variables, compressor)
 
@@ -94,12 +89,12 @@ def one_compressor_for_two_models_of_equal_shapes(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def retracing_with_other_batch_shapes(name: str) -> dict[str, Any]:
+def retracing_with_other_batch_shapes(name):
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
 
     @tf.function(reduce_retracing=False)
-    def step(batch: Any) -> Any:
+    def step(batch):
         coefficients = [c * tf.reduce_mean(batch) for c in telling(variables)]
         return tape_gradients(linear_loss(variables, coefficients), variables, compressor)
 
@@ -109,7 +104,7 @@ def retracing_with_other_batch_shapes(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def gradients_missing_in_some_steps(name: str) -> dict[str, Any]:
+def gradients_missing_in_some_steps(name):
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
     wrong = []
@@ -125,11 +120,11 @@ def gradients_missing_in_some_steps(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
+def one_gradient_object_for_two_variables(name):
     first, second = variables_of([(4, 3), (4, 3)])
     compressor = dense([first, second], name)
 
-    def step() -> Any:
+    def step():
         weight = tf.fill((4, 3), float(hvd.rank() + 1))
         return tape_gradients(
             lambda: tf.reduce_sum((first + second) * weight), [first, second], compressor
@@ -140,7 +135,7 @@ def one_gradient_object_for_two_variables(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def a_trace_inside_a_trace(name: str) -> dict[str, Any]:
+def a_trace_inside_a_trace(name):
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
     step = tf.function(
@@ -152,12 +147,12 @@ def a_trace_inside_a_trace(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def indexed_slices_pass_by(name: str) -> dict[str, Any]:
+def indexed_slices_pass_by(name):
     table, weight = variables_of([(6, 4), (4,)])
     compressor = dense([table, weight], name)
 
-    def step() -> Any:
-        def loss() -> Any:
+    def step():
+        def loss():
             return tf.reduce_sum(tf.gather(table, [1, 3]) * weight) * float(hvd.rank() + 1)
 
         return tape_gradients(loss, [table, weight], compressor)
@@ -178,11 +173,11 @@ def indexed_slices_pass_by(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
+def direct_allreduce_of_a_group(name):
     variables = variables_of([(4, 3), (3,), (2, 2)])
     compressor = dense(variables, name)
 
-    def step() -> Any:
+    def step():
         first, second, third = telling(variables)
         pair = hvd.grouped_allreduce([first, second], compression=compressor, name=name)
         return [*pair, *hvd.grouped_allreduce([third], compression=compressor, name=f"{name}.2")]
@@ -192,7 +187,7 @@ def direct_allreduce_of_a_group(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def small_tensors_stay_dense(name: str) -> dict[str, Any]:
+def small_tensors_stay_dense(name):
     wrong, reports = [], []
     for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16):
         variables = variables_of(((4, 3), (3,), (2, 2)), dtype=dtype)
@@ -210,14 +205,14 @@ def small_tensors_stay_dense(name: str) -> dict[str, Any]:
 
 
 @IDENTITY
-def optimizer_of_tensorflow_1(name: str) -> dict[str, Any]:
+def optimizer_of_tensorflow_1(name):
     variables = variables_of(SHAPES)
     compressor = dense(variables, name)
     optimizer = hvd.DistributedOptimizer(
         tf.compat.v1.train.GradientDescentOptimizer(1.0), compression=compressor
     )
 
-    def step() -> Any:
+    def step():
         pairs = optimizer.compute_gradients(
             linear_loss(variables, telling(variables)), var_list=variables
         )

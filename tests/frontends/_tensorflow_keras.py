@@ -1,10 +1,6 @@
 """Law 3 through Keras ``fit``, beside dense Horovod; and whose gradient it is."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -25,7 +21,6 @@ from _keras_models import (
 )
 from _tensorflow_cases import Compression, hvd, linear_loss, variables_of
 from _tensorflow_identity import SHAPES, dense, sent, swapped, telling
-from _tensorflow_settings import Setting
 
 OPTIMIZERS = {"new": tf.keras.optimizers.SGD}
 if IS_3:
@@ -36,13 +31,13 @@ else:
 
 
 @cache
-def weights_trained_alone() -> np.ndarray:
+def weights_trained_alone():
     model = make_model()
     fit(model, OPTIMIZERS["new"](RATE))
     return weights_of(model)
 
 
-def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_keras(name, setting, process_sets):
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     model = make_built_model() if setting.given == "list" else make_model()
     compressor = getattr(Compression, setting.method)(
@@ -74,7 +69,7 @@ def compare_keras(name: str, setting: Setting, process_sets: dict[str, Any]) -> 
     }
 
 
-def _fit_setting(model: Any, setting: Setting, compression: Any, process_set: Any) -> np.ndarray:
+def _fit_setting(model, setting, compression, process_set):
     options = reduction_of(hvd, setting.reduction)
     if setting.grouping == "lists":
         model.build((None, FEATURES))
@@ -101,14 +96,12 @@ IDENTITY_IN_KERAS = Cases()
 
 
 class CompareFits:
-    def __init__(self, tolerance: float = 1e-5) -> None:
+    def __init__(self, tolerance=1e-5):
         self._tolerance = tolerance
-        self.wrong: list[str] = []
-        self.sent: list[dict[str, Any]] = []
+        self.wrong = []
+        self.sent = []
 
-    def add(
-        self, label: str, wrap: Callable[..., Any], params: Callable[[Any], Any], name: str
-    ) -> None:
+    def add(self, label, wrap, params, name):
         model, twin = make_built_model(), make_built_model()
         compressor = dense(params(model), name)
         fit(model, wrap(model, compressor))
@@ -120,7 +113,7 @@ class CompareFits:
 
 
 @IDENTITY_IN_KERAS
-def one_compressor_for_two_keras_models(name: str) -> dict[str, Any]:
+def one_compressor_for_two_keras_models(name):
     wrong, reports = [], []
     for kind, optimizer in OPTIMIZERS.items():
         models = [make_built_model(), make_built_model()]
@@ -141,7 +134,7 @@ def one_compressor_for_two_keras_models(name: str) -> dict[str, Any]:
 
 
 @IDENTITY_IN_KERAS
-def two_keras_optimizers_in_one_graph(name: str) -> dict[str, Any]:
+def two_keras_optimizers_in_one_graph(name):
     groups = [variables_of(SHAPES), variables_of(SHAPES)]
     compressor = dense(groups[0] + groups[1], name)
     optimizers = [
@@ -151,7 +144,7 @@ def two_keras_optimizers_in_one_graph(name: str) -> dict[str, Any]:
         optimizer.build(variables)
 
     @tf.function
-    def step() -> None:
+    def step():
         for number, (optimizer, variables) in enumerate(zip(optimizers, groups)):
             with tf.GradientTape() as tape:
                 value = linear_loss(variables, telling(variables, 1 + 10 * number))()
@@ -165,10 +158,10 @@ def two_keras_optimizers_in_one_graph(name: str) -> dict[str, Any]:
 
 
 @IDENTITY_IN_KERAS
-def keras_optimizer_with_a_local_layer(name: str) -> dict[str, Any]:
+def keras_optimizer_with_a_local_layer(name):
     compared = CompareFits()
 
-    def wrap(model: Any, compression: Any) -> Any:
+    def wrap(model, compression):
         optimizer = DistributedOptimizer(OPTIMIZERS["new"](0.05), compression=compression)
         for variable in model.layers[0].trainable_variables:
             optimizer.register_local_var(variable)
@@ -179,14 +172,14 @@ def keras_optimizer_with_a_local_layer(name: str) -> dict[str, Any]:
 
 
 @IDENTITY_IN_KERAS
-def mixed_float16_policy(name: str) -> dict[str, Any]:
+def mixed_float16_policy(name):
     """Weights may end some roundings of float16 apart: the scaled loss itself differs by one."""
     compared = CompareFits(tolerance=2e-3)
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:
         for kind, optimizer in OPTIMIZERS.items():
 
-            def wrap(model: Any, compression: Any, optimizer: Any = optimizer) -> Any:
+            def wrap(model, compression, optimizer=optimizer):
                 return DistributedOptimizer(optimizer(0.05), compression=compression)
 
             compared.add(kind, wrap, lambda model: model, f"{name}.{kind}")

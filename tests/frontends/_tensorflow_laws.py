@@ -1,11 +1,8 @@
 """A timeline, and names of groups in traces."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections import Counter
-from typing import Any
 
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
@@ -20,7 +17,7 @@ SHAPES = ((40, 30), (50,), (8, 8, 3))
 
 
 @LAWS
-def timeline(name: str) -> dict[str, int]:
+def timeline(name):
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         books = books_of(name)
@@ -34,12 +31,12 @@ def timeline(name: str) -> dict[str, int]:
 
 
 @LAWS
-def names_of_groups_are_those_of_other_ranks_and_traces(name: str) -> list[list[str]]:
+def names_of_groups_are_those_of_other_ranks_and_traces(name):
     variables = variables_of([*SHAPES, (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 
     @tf.function(reduce_retracing=False)
-    def step(batch: Any) -> Any:
+    def step(batch):
         coefficients = [
             None if i == 1 else tf.reduce_mean(batch) * tf.ones(v.shape)
             for i, v in enumerate(variables)

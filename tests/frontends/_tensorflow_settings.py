@@ -1,9 +1,7 @@
 """Settings in which density 1.0 must equal dense Horovod; the place is a choice like the others."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from _pairwise import covering_cases
 
@@ -22,7 +20,7 @@ PLACES = (
 )
 """One rank is no place: there Horovod never calls a compressor."""
 
-COMMON: dict[str, tuple[Any, ...]] = {
+COMMON = {
     "place": PLACES,
     "reduction": ("average", "sum", "predivide"),
     "grouping": ("single", "number", "lists"),
@@ -42,7 +40,7 @@ KERAS_FACTORS = COMMON | {
 
 
 class Setting(SimpleNamespace):
-    def __str__(self) -> str:
+    def __str__(self):
         choices = [str(choice) for name, choice in vars(self).items() if name != "place"]
         return "-".join([self.place.members, *choices])
 
@@ -51,6 +49,6 @@ TAPE_SETTINGS = [Setting(**row) for row in covering_cases(TAPE_FACTORS)]
 KERAS_SETTINGS = [Setting(**row) for row in covering_cases(KERAS_FACTORS)]
 
 
-def settings_of(settings: list[Setting], ranks: int, controller: str) -> dict[str, Setting]:
+def settings_of(settings, ranks, controller):
     there = [setting for setting in settings if setting.place[:2] == (max(2, ranks), controller)]
     return {str(setting): setting for setting in there}

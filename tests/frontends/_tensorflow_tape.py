@@ -1,15 +1,9 @@
 """Law 3 through ``DistributedGradientTape``, beside dense Horovod."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, ULP, reduction_of
 from _tensorflow_cases import Compression, hvd, linear_loss, make_variables, summed
-from _tensorflow_settings import Setting
 
 STEPS = 2
 SHAPES = {"first": (7, 5), "bias": (5,), "second": (5, 3)}
@@ -20,7 +14,7 @@ SPECIAL = {
 
 
 class Network:
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting):
         self.kind, dtype = setting.network, tf.as_dtype(setting.dtype)
         shapes = {**SHAPES, **SPECIAL.get(self.kind, {})}
         self.named = make_variables(shapes, [dtype] * len(shapes))
@@ -32,7 +26,7 @@ class Network:
         self.local = [v for layer in self.local_layers for v in layer.trainable_variables]
         self.variables = [*self.registered, *self.local]
 
-    def draw(self, draw: np.random.RandomState) -> list[Any]:
+    def draw(self, draw):
         own = []
         for v in self.variables:
             shape = tuple(v.shape)
@@ -40,7 +34,7 @@ class Network:
             own.append(None if "unused" in v.name else tf.cast(drawn, v.dtype))
         return own
 
-    def loss(self, own: list[Any]) -> Any:
+    def loss(self, own):
         if self.kind != "embedding":
             return linear_loss(self.variables, own)()
         table, words = self.variables[0], tf.range(SHAPES["first"][0])
@@ -48,7 +42,7 @@ class Network:
         return tf.cast(looked_up, tf.float64) + linear_loss(self.variables[1:], own[1:])()
 
 
-def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_tape(name, setting, process_sets):
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
     network = Network(setting)
     compressor = getattr(Compression, setting.method)(
@@ -84,16 +78,14 @@ def compare_tape(name: str, setting: Setting, process_sets: dict[str, Any]) -> d
     }
 
 
-def _gradient_function(
-    network: Network, setting: Setting, compression: Any, process_set: Any
-) -> Callable[[Any], Any]:
+def _gradient_function(network, setting, compression, process_set):
     options = reduction_of(hvd, setting.reduction)
     first, bias, second = network.registered[:3]
     lists = [[second, first], [bias]]
     options |= {"single": {}, "number": {"groups": 2}, "lists": {"groups": lists}}[setting.grouping]
     options |= {"process_set": process_set, "compression": compression, "sparse_as_dense": True}
 
-    def gradients(own: Any) -> Any:
+    def gradients(own):
         with tf.GradientTape() as tape:
             value = network.loss(own)
         if network.local_layers:
@@ -107,7 +99,7 @@ def _gradient_function(
     return tf.function(gradients) if setting.mode == "function" else gradients
 
 
-def _reference(network: Network, setting: Setting, own: list[Any], process_set: Any) -> list[Any]:
+def _reference(network, setting, own, process_set):
     """What dense Horovod gives; for 16 bits, which it sums coarsely, the sum by hand."""
     if setting.dtype in ("float32", "float64"):
         return list(_gradient_function(network, setting, hvd.Compression.none, process_set)(own))

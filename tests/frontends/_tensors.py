@@ -1,20 +1,15 @@
 """Tools of the workers with PyTorch, with Horovod and without."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
-from torch import nn
 
 
-def flat_parameters(model: nn.Module) -> torch.Tensor:
+def flat_parameters(model):
     return torch.cat([parameter.detach().double().reshape(-1) for parameter in model.parameters()])
 
 
-def digest_of(tensors: Iterable[Any]) -> str:
+def digest_of(tensors):
     digest = hashlib.sha256()
     for each in tensors:
         flat = torch.as_tensor(each).detach().flatten()
@@ -23,6 +18,6 @@ def digest_of(tensors: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def give_gradients(gradients: Mapping[nn.Parameter, torch.Tensor]) -> None:
+def give_gradients(gradients):
     """Make a backward pass after which each parameter's gradient is exactly the one chosen."""
     sum((parameter * gradient).sum() for parameter, gradient in gradients.items()).backward()

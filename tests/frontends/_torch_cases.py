@@ -1,16 +1,11 @@
 """PyTorch for cases of both frameworks; ``_tensorflow_cases`` has the same names."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import _common
 import horovod.torch as hvd
-import numpy as np
 import torch
-from _common import Case, run_cases
+from _common import run_cases
 from _tensors import digest_of, flat_parameters, give_gradients
 from torch import nn
 
@@ -22,7 +17,7 @@ COMPRESSES_1D = False
 """In cases of faults: vectors go dense beside matrices that do not."""
 
 
-def begin(ranks: int = 0) -> dict[str, Any]:
+def begin(ranks=0):
     torch.set_num_threads(1)
     process_sets = {"all": hvd.global_process_set}
     if ranks > 1:
@@ -33,24 +28,22 @@ def begin(ranks: int = 0) -> dict[str, Any]:
     return process_sets
 
 
-def run(cases: Mapping[str, Case]) -> None:
+def run(cases):
     torch.set_num_threads(1)
     run_cases(cases, hvd.rank(), hvd.barrier)
     hvd.shutdown()
 
 
-def last_rank() -> bool:
+def last_rank():
     return hvd.rank() == hvd.size() - 1
 
 
-def summed(array: Any, name: str) -> torch.Tensor:
+def summed(array, name):
     wide = torch.as_tensor(array).double().contiguous()
     return hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}")
 
 
-def make_variables(
-    shapes: Mapping[str, tuple[int, ...]], dtypes: Any = None
-) -> dict[str, nn.Parameter]:
+def make_variables(shapes, dtypes=None):
     dtypes = dtypes or ["float32"] * len(shapes)
     return {
         key: nn.Parameter(torch.zeros(shape, dtype=getattr(torch, dtype)))
@@ -58,13 +51,11 @@ def make_variables(
     }
 
 
-def params_of(variables: Mapping[str, nn.Parameter]) -> Any:
+def params_of(variables):
     return variables.items()
 
 
-def optimizer_without_motion(
-    parameters: Mapping[str, nn.Parameter], compression: Any, **options: Any
-) -> Any:
+def optimizer_without_motion(parameters, compression, **options):
     """Horovod's optimizer, of which only the reduced gradients matter, under the case's name."""
     named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
@@ -79,21 +70,13 @@ class Reducer:
     groups : Horovod's, as a number or as lists of names
     """
 
-    def __init__(
-        self,
-        compressor: Any,
-        variables: Mapping[str, nn.Parameter],
-        *,
-        as_function: bool = True,
-        groups: Any = None,
-        **how: Any,
-    ) -> None:
+    def __init__(self, compressor, variables, *, as_function=True, groups=None, **how):
         self.variables = variables
         if isinstance(groups, list):
             groups = [[variables[key] for key in keys] for keys in groups]
         self.optimizer = optimizer_without_motion(variables, compressor, groups=groups, **how)
 
-    def __call__(self, gradients: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def __call__(self, gradients):
         self.optimizer.zero_grad()
         give_gradients(
             {self.variables[key]: torch.as_tensor(each) for key, each in gradients.items()}
@@ -101,11 +84,11 @@ class Reducer:
         self.optimizer.step()
         return {key: parameter.grad.numpy().copy() for key, parameter in self.variables.items()}
 
-    def forget(self) -> None:
+    def forget(self):
         forget_step(self.optimizer)
 
 
-def forget_step(optimizer: Any) -> None:
+def forget_step(optimizer):
     """Make Horovod's optimizer ready for a new step, once its old allreduces are done."""
     for handle, _ in optimizer._handles.values():
         hvd.synchronize(handle)
@@ -116,19 +99,15 @@ class Books(_common.Books):
     fw = sys.modules[__name__]
 
 
-def step_of(
-    compressor: Any, variables: Mapping[str, nn.Parameter], **how: Any
-) -> Callable[[], Any]:
+def step_of(compressor, variables, **how):
     reduce = Reducer(compressor, variables, **how)
     return lambda: reduce({key: torch.randn(v.shape) for key, v in variables.items()})
 
 
-def later_step_of(
-    compressor: Any, variables: Mapping[str, nn.Parameter], ours: Any = None, **how: Any
-) -> Callable[[], Any]:
+def later_step_of(compressor, variables, ours=None, **how):
     """A step by ``hvd.allreduce``, where the carrier alone shows what Horovod does."""
 
-    def take() -> None:
+    def take():
         give_gradients({v: torch.randn(v.shape) for v in variables.values()})
         pending = []
         for key, parameter in variables.items():
@@ -141,5 +120,5 @@ def later_step_of(
     return take
 
 
-def is_usable(name: str) -> bool:
+def is_usable(name):
     return float(summed(torch.ones(1), f"{name}.usable")) == hvd.size()

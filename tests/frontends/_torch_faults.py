@@ -1,10 +1,6 @@
 """PyTorch's faults: gradients changed before ``synchronize``, and compressors of one rank alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -25,25 +21,24 @@ from torch import nn
 from hvd_sparse.torch import Compression
 
 cases = Cases()
-Change = Callable[[nn.Module, Any], None]
 WIDTH = 6
 
 
-def small_model() -> nn.Sequential:
+def small_model():
     """The same on every rank; its first parameters, whose gradients come last, are vectors."""
     torch.manual_seed(9)
     return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def optimize(model: nn.Module, compression: Any, name: str) -> Any:
+def optimize(model, compression, name):
     """Horovod's optimizer; names of its own keep cases from meeting there."""
     named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
     return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression)
 
 
-def step_of(model: nn.Module, optimizer: Any, change: Change | None = None) -> Callable[[], None]:
-    def take() -> None:
+def step_of(model, optimizer, change=None):
+    def take():
         model.zero_grad()
         model(torch.randn(5, WIDTH)).pow(2).mean().backward()
         if change is not None:
@@ -53,16 +48,16 @@ def step_of(model: nn.Module, optimizer: Any, change: Change | None = None) -> C
     return take
 
 
-def clip(model: nn.Module, _: Any) -> None:
+def clip(model, _):
     nn.utils.clip_grad_norm_(model.parameters(), 0.001)
 
 
-def residuals_of(compressor: Any) -> dict[str, str]:
+def residuals_of(compressor):
     tensors = compressor.state_dict()["tensors"]
     return {key: digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
 
 
-def changed(name: str, *, change: Change, **options: Any) -> dict[str, Any]:
+def changed(name, *, change, **options):
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -85,14 +80,14 @@ cases["changed_in_dense_steps"] = partial(changed, change=clip, density=1.0, all
 
 
 @cases
-def changed_where_auto_sends_float16(name: str) -> dict[str, Any]:
+def changed_where_auto_sends_float16(name):
     model = small_model()
     compressor = Compression.auto(model.named_parameters(), name=name, min_numel=1, ways=("fp16",))
     compressor._policy.trial = Scripted(["fp16"])
     return fails(name, compressor, step_of(model, optimize(model, compressor, name), clip))
 
 
-def alone(name: str, **options: Any) -> dict[str, Any]:
+def alone(name, **options):
     model = small_model()
     compressor = compress(model.named_parameters(), name=name, **options)
     optimizer = optimize(model, compressor, name)
@@ -107,7 +102,7 @@ cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="o
 
 
 @cases
-def difference_of_compressors(name: str) -> dict[str, Any]:
+def difference_of_compressors(name):
     model = small_model()
     theirs = compress(model.named_parameters(), name=name)
     besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
@@ -118,7 +113,7 @@ def difference_of_compressors(name: str) -> dict[str, Any]:
 
 
 @cases
-def outlived_by_its_optimizer(name: str) -> dict[str, Any]:
+def outlived_by_its_optimizer(name):
     """Horovod's hooks of it are still on the parameters when they are given to another."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name)
@@ -130,14 +125,14 @@ def outlived_by_its_optimizer(name: str) -> dict[str, Any]:
 
 
 @cases
-def converted_after_the_compressor_was_made(name: str) -> dict[str, Any]:
+def converted_after_the_compressor_was_made(name):
     model = make_variables({"early": (8, 9), "late": (8, 9)})
     compressor = compress(params_of(model), name=name)
     optimizer = optimizer_without_motion(model, compressor)
     for parameter in model.values():
         parameter.data = parameter.data.double()
 
-    def step() -> None:
+    def step():
         give_gradients({p: torch.ones(8, 9, dtype=torch.float64) for p in model.values()})
         optimizer.step()
 
@@ -149,7 +144,7 @@ def converted_after_the_compressor_was_made(name: str) -> dict[str, Any]:
 STEPS = 4
 
 
-def _trained(name: str, freezes: str | None = None) -> tuple[dict[str, nn.Parameter], Any, Any]:
+def _trained(name, freezes=None):
     variables = make_variables({"early": (8, 9), "late": (8, 9)})
     if freezes is not None:
         variables[freezes].requires_grad_(False)
@@ -157,13 +152,13 @@ def _trained(name: str, freezes: str | None = None) -> tuple[dict[str, nn.Parame
     return variables, compressor, optimizer_without_motion(variables, compressor)
 
 
-def _draw(variables: dict[str, nn.Parameter], step: int) -> dict[nn.Parameter, torch.Tensor]:
+def _draw(variables, step):
     generator = torch.Generator().manual_seed(100 * step + hvd.rank())
     return {each: torch.randn(each.shape, generator=generator) for each in variables.values()}
 
 
 @cases
-def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
+def pauses_in_a_collective_before_the_step(name):
     model, compressor, optimizer = _trained(name)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -177,7 +172,7 @@ def pauses_in_a_collective_before_the_step(name: str) -> dict[str, Any]:
 
 
 @cases
-def pauses_of_two_optimizers_in_another_order(name: str) -> dict[str, Any]:
+def pauses_of_two_optimizers_in_another_order(name):
     both = [_trained(f"{name}.{number}") for number in range(2)]
     for step in range(STEPS):
         # at first they shake hands
@@ -189,7 +184,7 @@ def pauses_of_two_optimizers_in_another_order(name: str) -> dict[str, Any]:
     return _told([model for model, _, _ in both], [compressor for _, compressor, _ in both])
 
 
-def _told(models: list[dict[str, nn.Parameter]], compressors: list[Any]) -> dict[str, Any]:
+def _told(models, compressors):
     vain = [compressor._wait._skipped for compressor in compressors]
     steps = [compressor.stats()["steps"] for compressor in compressors]
     for compressor in compressors:
@@ -202,11 +197,11 @@ def _told(models: list[dict[str, nn.Parameter]], compressors: list[Any]) -> dict
 
 
 @cases
-def frozen_parameters(name: str) -> dict[str, Any]:
+def frozen_parameters(name):
     model, compressor, optimizer = _trained(name, freezes="early")
     rests, take, step = [], compressor._wait.take, 0
 
-    def counted(*asked: Any) -> None:
+    def counted(*asked):
         rests.append(step)
         take(*asked)
 
@@ -220,7 +215,7 @@ def frozen_parameters(name: str) -> dict[str, Any]:
 
 
 @cases
-def a_step_is_given_up(name: str) -> dict[str, Any]:
+def a_step_is_given_up(name):
     """The loss scale falls after gradients that were handed over and never asked for again."""
     scales = [8.0, 2.0]
     model = make_variables({"early": (8, 9), "late": (8, 9)})

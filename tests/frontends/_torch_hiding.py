@@ -1,12 +1,9 @@
 """``density="hiding"``: all ranks adopt the same densities at one step, and nothing is lost."""
 
-from __future__ import annotations
-
 import copy
 import time
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -25,7 +22,7 @@ TAKEN = SAVED_AT + 3
 cases = Cases()
 
 
-def ledger_of(name: str, density: Any = f"hiding:{C_MAX}", **options: Any) -> Books:
+def ledger_of(name, density=f"hiding:{C_MAX}", **options):
     ledger = Books(
         SHAPES,
         lambda named: Compression.topk(
@@ -37,13 +34,13 @@ def ledger_of(name: str, density: Any = f"hiding:{C_MAX}", **options: Any) -> Bo
     return ledger
 
 
-def asked_of(ledger: Books) -> dict[str, float]:
+def asked_of(ledger):
     tensors = ledger.compressor.stats()["tensors"]
     return {key: figures["density_asked"] for key, figures in tensors.items()}
 
 
 @cases
-def densities_that_hide(name: str) -> dict[str, Any]:
+def densities_that_hide(name):
     ledger = ledger_of(name)
     compressor = ledger.compressor
     lost, asked, applied, state = [], [], [], {}
@@ -78,7 +75,7 @@ def densities_that_hide(name: str) -> dict[str, Any]:
 
 
 @cases
-def other_densities_on_one_rank(name: str) -> str:
+def other_densities_on_one_rank(name):
     ledger = ledger_of(name)
     for step in range(ADOPTED_AT + 1):
         ledger.take_step(ledger.gradients(step))
@@ -92,7 +89,7 @@ def other_densities_on_one_rank(name: str) -> str:
 
 
 @cases
-def where_nothing_hides_it_is_refused(name: str) -> list[str]:
+def where_nothing_hides_it_is_refused(name):
     parameters = {"a": torch.nn.Parameter(torch.zeros(40, 30))}
     descent = torch.optim.SGD(parameters.values(), lr=0.1)
     named = parameters.items()

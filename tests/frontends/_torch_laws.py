@@ -1,23 +1,14 @@
 """PyTorch's parameters: added later, zeroed in place, and gradients that say whose they are."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time
-from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases, Scripted, caught
-from _torch_cases import (
-    Books,
-    give_gradients,
-    make_variables,
-    optimizer_without_motion,
-    params_of,
-)
+from _torch_cases import Books, give_gradients, make_variables, optimizer_without_motion, params_of
 from harness import slow
 from torch import nn
 
@@ -26,13 +17,13 @@ from hvd_sparse.torch import Compression
 cases = Cases()
 
 
-def integers(shape: torch.Size, *seed: int) -> torch.Tensor:
+def integers(shape, *seed):
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
 @cases
-def parameters_added_later(name: str) -> dict[str, Any]:
-    def compress(named: Any) -> Any:
+def parameters_added_later(name):
+    def compress(named):
         return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
 
     books, lost = Books({"first": (16, 40), "removed": (3, 4)}, compress), []
@@ -59,7 +50,7 @@ def parameters_added_later(name: str) -> dict[str, Any]:
 
 
 @cases
-def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
+def gradients_of_equal_shapes(name):
     """At density 1.0, with hooks in another order on every rank and step, of which a third is
     missing: every reduced gradient must be its parameter's.
     """
@@ -88,7 +79,7 @@ def gradients_of_equal_shapes(name: str) -> dict[str, Any]:
 
 
 @cases
-def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
+def gradients_zeroed_in_place(name):
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -109,7 +100,7 @@ def gradients_zeroed_in_place(name: str) -> dict[str, Any]:
     return {"tensors": tensors, "places": places}
 
 
-def living_tensors() -> int:
+def living_tensors():
     """The fewest of twenty counts: Horovod's thread lets go of a message a little late."""
     counts = []
     for _ in range(20):
@@ -119,16 +110,16 @@ def living_tensors() -> int:
     return min(counts)
 
 
-def takes_part(number: int, step: int, rank: int) -> bool:
+def takes_part(number, step, rank):
     return (number + step + 2 * rank) % 3 != 0
 
 
-def mark_of(number: int, step: int, rank: int) -> float:
+def mark_of(number, step, rank):
     return float(1 + number + 64 * rank + 1024 * step)
 
 
 @cases
-def other_groups_on_one_rank(name: str) -> str:
+def other_groups_on_one_rank(name):
     variables = make_variables({"wide": (16, 40), "tall": (60, 5)})
     options = {"density": 0.05, "name": name, **SPARSE_ONLY}
     compressor = Compression.ldte_bs(params_of(variables), **options)

@@ -1,11 +1,7 @@
 """Training programs that are built differently, with everything sent beside dense: law 3."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -17,26 +13,17 @@ from torch.utils.checkpoint import checkpoint_sequential
 from hvd_sparse.torch import Compression
 
 STEPS = 5
-Wrap = Callable[..., Any]
-Program = Callable[[Wrap], nn.Module]
 
 cases = Cases()
 
 
-def descent(model: nn.Module) -> torch.optim.Optimizer:
+def descent(model):
     return torch.optim.SGD(model.parameters(), lr=0.3)
 
 
 def compare(
-    name: str,
-    program: Program,
-    *,
-    make: Callable[[nn.Module], torch.optim.Optimizer] = descent,
-    method: str = "ldte_bs",
-    hands_over: bool = False,
-    how: Any = None,
-    **options: Any,
-) -> dict[str, Any]:
+    name, program, *, make=descent, method="ldte_bs", hands_over=False, how=None, **options
+):
     """How far apart a program's models end with the compressor and with dense gradients, also in
     units of the way.
 
@@ -45,15 +32,9 @@ def compare(
     """
     ends, starts, stats = [], [], []
     for is_ours in (False, True):
-        compressors: list[Any] = []
+        compressors = []
 
-        def wrap(
-            model: nn.Module,
-            label: str | None = "model",
-            compression: Any = None,
-            of: nn.Module | None = None,
-            **more: Any,
-        ) -> Any:
+        def wrap(model, label="model", compression=None, of=None, **more):
             """``compression`` is another optimizer's; ``of`` is all that it compresses."""
             optimizer, called = make(model), label and f"{name}.{label}"
             if compression is None and is_ours:  # noqa: B023
@@ -96,31 +77,31 @@ def compare(
     }
 
 
-def beside_dense(program: Program) -> Program:
+def beside_dense(program):
     cases[program.__name__] = partial(compare, program=program)
     return program
 
 
-def tower(*widths: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
+def tower(*widths):
+    layers = []
     for wide, narrow in itertools.pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.Tanh()]
     return nn.Sequential(*layers)
 
 
 class Words(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Embedding(12, 4, sparse=True)
         self.second = nn.Embedding(12, 4, sparse=True)
         self.head = nn.Linear(4, 3)
 
-    def forward(self, words: torch.Tensor, looks_twice: bool) -> torch.Tensor:
+    def forward(self, words, looks_twice):
         hidden = self.first(words) + (self.second(words) if looks_twice else 0)
         return self.head(torch.tanh(hidden.mean(1)))
 
 
-def train_words(wrap: Wrap, *, every: int = 1, **options: Any) -> nn.Module:
+def train_words(wrap, *, every=1, **options):
     model = Words()
     optimizer = wrap(model, **options)
     for step in range(STEPS):
@@ -144,7 +125,7 @@ for label, options in words.items():
     cases[label] = partial(compare, program=partial(train_words, **options))
 
 
-def train_steps(wrap: Wrap, model: nn.Module, forward: Any = None, **how: Any) -> nn.Module:
+def train_steps(wrap, model, forward=None, **how):
     optimizer = wrap(model, **how)
     for step in range(STEPS):
         model.zero_grad()
@@ -153,12 +134,12 @@ def train_steps(wrap: Wrap, model: nn.Module, forward: Any = None, **how: Any) -
     return model
 
 
-def train_tower(wrap: Wrap) -> nn.Module:
+def train_tower(wrap):
     return train_steps(wrap, tower(6, 8, 8, 3))
 
 
 @beside_dense
-def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
+def two_optimizers_with_one_compressor(wrap):
     model = tower(6, 8, 8, 3)
     first = wrap(model[:2], of=model)
     second = wrap(model[2:], "rest", first._compression)
@@ -173,29 +154,29 @@ def two_optimizers_with_one_compressor(wrap: Wrap) -> nn.Module:
 
 
 class Tied(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
         self.second.weight = self.first.weight
         self.head.weight.requires_grad_(False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.head(self.second(self.first(x).tanh()).tanh())
 
 
 @beside_dense
-def shared_and_frozen_parameters(wrap: Wrap) -> nn.Module:
+def shared_and_frozen_parameters(wrap):
     return train_steps(wrap, Tied())
 
 
 @beside_dense
-def a_compiled_model(wrap: Wrap) -> nn.Module:
+def a_compiled_model(wrap):
     model = tower(6, 8, 8, 3)
     return train_steps(wrap, model, torch.compile(model, backend="aot_eager"))
 
 
 @beside_dense
-def gradient_checkpointing(wrap: Wrap) -> nn.Module:
+def gradient_checkpointing(wrap):
     model = tower(6, 8, 8, 3)
     return train_steps(
         wrap, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
@@ -203,7 +184,7 @@ def gradient_checkpointing(wrap: Wrap) -> nn.Module:
 
 
 @beside_dense
-def equal_models_with_names_by_default(wrap: Wrap) -> nn.Module:
+def equal_models_with_names_by_default(wrap):
     models = nn.ModuleList([tower(6, 8, 3) for _ in range(3)])
     optimizers = [wrap(model, None) for model in models]
     for step in range(STEPS):
@@ -222,5 +203,5 @@ cases["groups_of_compressed_and_dense_tensors"] = partial(
 cases["half_density"] = partial(compare, program=train_tower, density=0.5, allow_dense=True)
 
 
-def data(step: int) -> torch.Tensor:
+def data(step):
     return torch.randn(5, 6, generator=torch.Generator().manual_seed(100 * hvd.rank() + step))

@@ -1,10 +1,7 @@
 """Law 3: at density 1.0 training equals dense Horovod, whatever two choices meet."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -18,7 +15,7 @@ from hvd_sparse.torch import Compression
 
 STEPS = 4
 RATE = 0.5
-FACTORS: dict[str, tuple[Any, ...]] = {
+FACTORS = {
     "reduction": ("average", "sum", "predivide"),
     "grouping": ("single", "num_groups", "explicit"),
     "passes": (1, 2),
@@ -33,11 +30,11 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 
 class Setting(SimpleNamespace):
     @property
-    def is_refused_by_horovod(self) -> bool:
+    def is_refused_by_horovod(self):
         """Horovod reduces neither bfloat16 nor tensors that are not contiguous."""
         return self.dtype == "bfloat16" or self.layout != "contiguous"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return "-".join(str(value) for value in vars(self).values())
 
 
@@ -47,7 +44,7 @@ class Network(nn.Module):
     Hyperbolic tangents, as rectifiers make gradients with exact zeros.
     """
 
-    def __init__(self, layout: str = "contiguous") -> None:
+    def __init__(self, layout="contiguous"):
         super().__init__()
         self.convolution = nn.Conv2d(2, 4, 3)
         self.head = nn.Linear(64, 6)
@@ -59,36 +56,36 @@ class Network(nn.Module):
         if layout == "transposed":
             self.head.weight = nn.Parameter(self.head.weight.detach().t().contiguous().t())
 
-    def forward(self, images: torch.Tensor, takes_branch: bool) -> torch.Tensor:
+    def forward(self, images, takes_branch):
         hidden = self.head(torch.tanh(self.convolution(images)).flatten(1)) * self.scale
         return (self.branch(torch.tanh(hidden)) if takes_branch else hidden) + self.empty.sum()
 
 
 class CountingCompression:
-    def __init__(self, compressor: Any) -> None:
+    def __init__(self, compressor):
         self._compressor = compressor
         self.nonzeros = 0
         self.numel = 0
 
-    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def compress(self, tensor):
         self.nonzeros += int(torch.count_nonzero(tensor))
         self.numel += tensor.numel()
         return self._compressor.compress(tensor)
 
-    def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+    def decompress(self, tensor, ctx):
         return self._compressor.decompress(tensor, ctx)
 
 
-def make_network(setting: Setting) -> Network:
+def make_network(setting):
     torch.manual_seed(11)
     return Network(setting.layout).to(getattr(torch, setting.dtype))
 
 
-def descent(model: nn.Module, rate: float = RATE) -> torch.optim.Optimizer:
+def descent(model, rate=RATE):
     return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
 
 
-def distributed(model: Network, setting: Setting, compression: Any, process_set: Any) -> Any:
+def distributed(model, setting, compression, process_set):
     options = reduction_of(hvd, setting.reduction)
     group = [model.convolution.weight, model.head.weight, model.scale]
     options |= {"single": {}, "num_groups": {"num_groups": 3}, "explicit": {"groups": [group]}}[
@@ -104,7 +101,7 @@ def distributed(model: Network, setting: Setting, compression: Any, process_set:
     )
 
 
-def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
+def accumulate_gradients(model, setting, step):
     dtype = getattr(torch, setting.dtype)
     # Horovod's groups want the same parameters on all ranks; without groups, ranks take the branch
     # in turn
@@ -117,7 +114,7 @@ def accumulate_gradients(model: Network, setting: Setting, step: int) -> None:
         ((model(images, takes_branch) - targets) ** 2).mean().backward()
 
 
-def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = None) -> None:
+def train(model, setting, optimizer, *, by_hand=None):
     for step in range(STEPS):
         model.zero_grad(set_to_none=setting.zeroing == "to_none")
         accumulate_gradients(model, setting, step)
@@ -126,7 +123,7 @@ def train(model: Network, setting: Setting, optimizer: Any, *, by_hand: Any = No
         optimizer.step()
 
 
-def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None:
+def reduce_by_hand(model, setting, process_set):
     op = hvd.Sum if setting.reduction == "sum" else hvd.Average
     wide = torch.float64 if setting.dtype == "float64" else torch.float32
     for name, parameter in model.named_parameters():
@@ -136,7 +133,7 @@ def reduce_by_hand(model: nn.Module, setting: Setting, process_set: Any) -> None
         parameter.grad = torch.empty_like(parameter).copy_(reduced)
 
 
-def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
+def train_dense(start, setting, process_set):
     model = copy.deepcopy(start)
     if setting.is_refused_by_horovod:
         train(model, setting, descent(model), by_hand=process_set)
@@ -145,7 +142,7 @@ def train_dense(start: Network, setting: Setting, process_set: Any) -> Network:
     return model
 
 
-def train_alone(start: Network, setting: Setting) -> Network:
+def train_alone(start, setting):
     model = copy.deepcopy(start)
     train(model, setting, descent(model))
     return model
@@ -156,7 +153,7 @@ SETTINGS = {
 }
 
 
-def compare_with_dense(name: str, process_sets: dict[str, Any]) -> dict[str, Any]:
+def compare_with_dense(name, process_sets):
     setting = SETTINGS[name]
     process_set = process_sets[setting.members]
     start = make_network(setting)

@@ -1,11 +1,8 @@
 """Watching changes no bit, and messages are under way while gradients are computed."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
-from typing import Any
 
 import horovod.torch as hvd
 import torch
@@ -23,7 +20,7 @@ SHAPES = {"wide": (40, 30), "tall": (90, 8)}
 cases = Cases()
 
 
-def train(name: str, **options: Any) -> dict[str, Any]:
+def train(name, **options):
     chosen = {"density": 0.1, "name": name, **SPARSE_ONLY, **options}
     books = Books(SHAPES, lambda named: Compression.ldte_bs(named, **chosen))
     seen = []
@@ -36,8 +33,8 @@ def train(name: str, **options: Any) -> dict[str, Any]:
 
 
 @cases
-def watched(name: str) -> dict[str, Any]:
-    heard: list[dict[str, Any]] = []
+def watched(name):
+    heard = []
     plain = train(f"{name}.plain")
     # One rank alone is told to write: what is written is no affair of the others.
     options = {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
@@ -47,17 +44,17 @@ def watched(name: str) -> dict[str, Any]:
 
 class Pause(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(context, x):
         return x.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(context, gradient):
         time.sleep(slow(0.1))
         return gradient
 
 
 @cases
-def timeline(name: str) -> dict[str, Any]:
+def timeline(name):
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         first, last = nn.Linear(16, 32), nn.Linear(32, 8)
@@ -73,7 +70,7 @@ def timeline(name: str) -> dict[str, Any]:
         events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
     finally:
         del os.environ[SETTING]
-    spans: dict[str, list[tuple[float, float]]] = {}
+    spans = {}
     for event in events:
         if event["ph"] == "X":
             whose = event.get("args", {}).get("of", "").rpartition(" ")[2]

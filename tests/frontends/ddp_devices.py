@@ -5,11 +5,7 @@ same on the CPU; without Horovod.
 NCCL's.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,51 +27,44 @@ NAME = "carried"
 class Carried(dist.ProcessGroup):
     """Gloo beside it does the work."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
+    def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
         self._own = dist.ProcessGroupGloo(store, rank, size, timeout)
 
     @property
-    def group_name(self) -> str:
+    def group_name(self):
         return NAME
 
-    def getBackendName(self) -> str:
+    def getBackendName(self):
         return NAME
 
-    def _carry(self, tensors: list[torch.Tensor], exchange: Callable[..., Any]) -> Any:
+    def _carry(self, tensors, exchange):
         if all(each.is_cpu for each in tensors):
             return exchange(tensors)
         hosts = [each.cpu() for each in tensors]
         exchange(hosts).wait()
         for tensor, host in zip(tensors, hosts):
             tensor.copy_(host)
-        done: torch.futures.Future[Any] = torch.futures.Future()
+        done = torch.futures.Future()
         done.set_result(tensors)
         return _create_work_from_future(done)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def broadcast(self, tensors, opts=None):
         return self._carry(tensors, lambda given: self._own.broadcast(given, opts))
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors, opts=None):
         return self._carry(tensors, lambda given: self._own.allreduce(given, opts))
 
-    def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
+    def allgather(self, outputs, inputs, opts=None):
         (parts,), (mine,) = outputs, inputs
 
-        def exchange(given: list[torch.Tensor]) -> Any:
+        def exchange(given):
             return self._own.allgather([given[1:]], given[:1], opts)
 
         return self._carry([mine, *parts], exchange)
 
-    def all_to_all_single(
-        self,
-        output: torch.Tensor,
-        given: torch.Tensor,
-        arriving: list[int],
-        leaving: list[int],
-        opts: Any = None,
-    ) -> Any:
-        def exchange(tensors: list[torch.Tensor]) -> Any:
+    def all_to_all_single(self, output, given, arriving, leaving, opts=None):
+        def exchange(tensors):
             return self._own.alltoall_base(*tensors, arriving, leaving, opts)
 
         return self._carry([output, given], exchange)
@@ -84,11 +73,11 @@ class Carried(dist.ProcessGroup):
     """What torch calls it up to 2.12.  Under one name only, the call goes by C++, and comes back
     with a work that never says that it is completed."""
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts=None):
         return self._own.barrier(opts)
 
 
-def start(*, alone: bool) -> torch.device:
+def start(*, alone):
     device = pretend.load()
     kinds = [pretend.NAME] if alone else ["cpu", pretend.NAME]
     dist.Backend.register_backend(NAME, Carried, devices=kinds)
@@ -96,9 +85,7 @@ def start(*, alone: bool) -> torch.device:
     return device
 
 
-def train(
-    place: torch.device, name: str, method: str, spoilt: int, ddp: dict[str, Any], **options: Any
-) -> dict[str, Any]:
+def train(place, name, method, spoilt, ddp, **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 5)).to(place)
     wrapped = DistributedDataParallel(model, **ddp)
@@ -124,8 +111,8 @@ def train(
     }
 
 
-def on_both(method: str, spoilt: int = -1, ddp: Any = None, **options: Any) -> Callable[[str], Any]:
-    def case(name: str) -> dict[str, Any]:
+def on_both(method, spoilt=-1, ddp=None, **options):
+    def case(name):
         expected = train(torch.device("cpu"), name, method, spoilt, ddp or {}, **options)
         pretend.late(True)
         before = pretend.reused()

@@ -1,7 +1,5 @@
 """Worker, under torchrun: FSDP2's hook, and an end with a collective under way."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import torch
@@ -17,14 +15,14 @@ ENTRIES = 1_000_000
 """Of the last collective: it travels for some milliseconds."""
 
 
-def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[float]]:
+def handed(shape, names):
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(1)
     model, bare = nn.Linear(4, 2, bias=False), nn.Linear(4, 2, bias=False)
     bare.load_state_dict(model.state_dict())
     fully_shard(model, mesh=init_device_mesh("cpu", shape, mesh_dim_names=names))
-    seen: list[torch.Tensor] = []
+    seen = []
     model.set_all_reduce_hook(lambda gradient: seen.append(gradient.clone()))
     inputs = torch.full((1, 4), 1.0 + dist.get_rank())
     model(inputs).sum().backward()
@@ -38,7 +36,7 @@ def handed(shape: tuple[int, ...], names: tuple[str, ...]) -> dict[str, list[flo
     }
 
 
-def main() -> None:
+def main():
     dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT_S))
     found = {}
     if dist.get_world_size() == 2:

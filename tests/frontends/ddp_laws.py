@@ -1,10 +1,7 @@
 """Worker, under torchrun: DistributedDataParallel with the hook, without Horovod."""
 
-from __future__ import annotations
-
 import os
 import sys
-from typing import Any
 
 import _ddp_density_one
 import _ddp_laws
@@ -16,7 +13,7 @@ from harness import report, slow
 from hvd_sparse.ddp import register
 
 
-def absent_rank(results: dict[str, Any]) -> None:
+def absent_rank(results):
     """Rank 1 runs no backward pass, and the others say so by name; nothing meets behind it."""
     model = _ddp_laws.chosen(_ddp_laws.WIDE)
     register(model, "topk", density=0.1, name="absent_rank", timeout_s=slow(8.0))

@@ -1,10 +1,7 @@
 """Worker: the documentation's blocks for a framework, and two steps. Argument: the framework."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
-from typing import Any
 
 from _framework import NAME, fw
 from blocks import blocks_for
@@ -21,7 +18,7 @@ hvd = fw.hvd
 COMMON = {"Compression": fw.Compression, "epochs": 1, "steps_per_epoch": 4, "total_steps": 4}
 
 
-def prelude_of_torch() -> dict[str, Any]:
+def prelude_of_torch():
     warnings.filterwarnings("error", "Detected call of `lr_scheduler")  # a false alarm
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 32))
@@ -40,7 +37,7 @@ def prelude_of_torch() -> dict[str, Any]:
     }
 
 
-def train_torch(names: dict[str, Any], own: Any) -> Any:
+def train_torch(names, own):
     optimizer, model = names["optimizer"], names["model"]
     if "hvd" not in names and "compression" in names:
         named, compression = model.named_parameters(), names["compression"]
@@ -56,7 +53,7 @@ def train_torch(names: dict[str, Any], own: Any) -> Any:
     return model.parameters()
 
 
-def prelude_of_tensorflow() -> dict[str, Any]:
+def prelude_of_tensorflow():
     tf.keras.utils.set_random_seed(1)
     layers = [tf.keras.layers.Dense(64, activation="tanh"), tf.keras.layers.Dense(32)]
     model = tf.keras.Sequential(layers)
@@ -73,7 +70,7 @@ def prelude_of_tensorflow() -> dict[str, Any]:
     }
 
 
-def train_tensorflow(names: dict[str, Any], own: Any) -> Any:
+def train_tensorflow(names, own):
     model, optimizer = names["model"], names["optimizer"]
     if "hvd" not in names and "compression" in names:
         optimizer = DistributedOptimizer(optimizer, compression=names["compression"])
@@ -84,7 +81,7 @@ def train_tensorflow(names: dict[str, Any], own: Any) -> Any:
     return model.get_weights()
 
 
-def train(block: Any, names: dict[str, Any], _: str) -> dict[str, Any]:
+def train(block, names, _):
     prelude, take_steps = {
         "torch": (prelude_of_torch, train_torch),
         "tensorflow": (prelude_of_tensorflow, train_tensorflow),
@@ -109,5 +106,5 @@ def train(block: Any, names: dict[str, Any], _: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     fw.begin(2 if NAME == "tensorflow" else 0)
-    shared: dict[str, Any] = {}
+    shared = {}
     fw.run({block.name: partial(train, block, shared) for block in blocks_for(NAME)})

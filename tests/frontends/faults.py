@@ -1,7 +1,5 @@
 """Worker: faults that must end in an error on every rank. Arguments: the framework, ranks."""
 
-from __future__ import annotations
-
 import sys
 
 import _faults

@@ -1,7 +1,5 @@
 """Worker: something happens to the last rank in mid-training.  Arguments: the framework, what."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import os
@@ -9,9 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from _common import SPARSE_ONLY, caught
 from _framework import fw
@@ -25,45 +21,43 @@ FOR_EVER_S = 3 * LIMIT_S
 os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(round(FOR_EVER_S))
 
 
-def stopped() -> None:
+def stopped():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def asleep() -> None:
+def asleep():
     time.sleep(FOR_EVER_S)
 
 
-def throws() -> None:
+def throws():
     raise RuntimeError("the forward pass failed")
 
 
-def killed() -> None:
+def killed():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def crashes() -> None:
+def crashes():
     ctypes.string_at(0)
 
 
-def locked() -> None:
+def locked():
     """Python's lock is held, as by a regular expression or a sort; Horovod's thread goes on."""
     ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
 
 
-FAULTS: dict[str, Callable[[], None]] = {
-    f.__name__: f for f in (stopped, asleep, locked, throws, killed, crashes)
-}
+FAULTS = {f.__name__: f for f in (stopped, asleep, locked, throws, killed, crashes)}
 
 
 # -- what a job outlives --------------------------------------------------------------------------
 
 
-def locked_a_while(processes: list[int]) -> None:
+def locked_a_while(processes):
     """On the last rank: for longer than the limit, and not for twice as long."""
     ctypes.PyDLL(None).usleep(int(1.5e6 * TIMEOUT_S))
 
 
-def suspended(processes: list[int]) -> None:
+def suspended(processes):
     """All ranks are stopped for twice the limit, while the others wait for the last one."""
     numbers = " ".join(map(str, processes))
     stopped = f"kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"
@@ -72,12 +66,10 @@ def suspended(processes: list[int]) -> None:
         time.sleep(TIMEOUT_S / 30)
 
 
-PASSING: dict[str, Callable[[list[int]], None]] = {
-    f.__name__: f for f in (locked_a_while, suspended)
-}
+PASSING = {f.__name__: f for f in (locked_a_while, suspended)}
 
 
-def train(step: Callable[[], Any], fault: Callable[[], Any], steps: range | None) -> None:
+def train(step, fault, steps):
     """Good steps on every rank; then the fault on one, and so many steps or endless ones on all."""
     for _ in range(GOOD_STEPS):
         step()
@@ -87,7 +79,7 @@ def train(step: Callable[[], Any], fault: Callable[[], Any], steps: range | None
         step()
 
 
-def take_the_first_step(step: Callable[[], Any]) -> None:
+def take_the_first_step(step):
     if fw.last_rank():
         report(fw.hvd.rank(), "absent")
         wait_for("the error")
@@ -97,7 +89,7 @@ def take_the_first_step(step: Callable[[], Any]) -> None:
     os._exit(1)  # after an error, and without waiting for a rank that is not there
 
 
-def main(what: str) -> None:
+def main(what):
     fw.begin(0)
     rank, variables = fw.hvd.rank(), fw.make_variables(SHAPES)
     options = {**SPARSE_ONLY, "density": 0.25, "name": "hangs", "timeout_s": TIMEOUT_S}

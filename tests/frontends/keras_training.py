@@ -1,12 +1,8 @@
 """Worker: Keras optimizers that are handed over. Arguments: "tensorflow" or "keras3", and ranks."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +13,6 @@ from _keras_models import (
     IS_3,
     RATE,
     DistributedOptimizer,
-    Make,
     count_steps,
     fit,
     make_built_model,
@@ -38,18 +33,18 @@ DENSE = {"min_numel": 10**6}
 PAUSING = {2: 0.5, 4: 0.0, 6: 0.9}
 
 
-def falling(rate: float) -> Any:
+def falling(rate):
     return keras.optimizers.schedules.PiecewiseConstantDecay(
         [1, 2, 4], [rate, rate / 4, 0.0, rate / 2]
     )
 
 
-class Changing(keras.callbacks.Callback):  # type: ignore[misc]
-    def __init__(self, momenta: dict[int, float]) -> None:
+class Changing(keras.callbacks.Callback):
+    def __init__(self, momenta):
         super().__init__()
         self.momenta = momenta
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         if batch in self.momenta:
             optimizer = self.model.optimizer
             if isinstance(optimizer.momentum, float):
@@ -59,17 +54,17 @@ class Changing(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 def handed_over(
-    name: str,
+    name,
     *,
-    make: Make,
-    passes: int = 1,
-    momenta: dict[int, float] | None = None,
-    eagerly: bool | None = None,
-    by_tape: bool = False,
-    is_mean: bool = False,
-    around: Callable[[Any], Any] = lambda optimizer: optimizer,
-    **options: Any,
-) -> dict[str, Any]:
+    make,
+    passes=1,
+    momenta=None,
+    eagerly=None,
+    by_tape=False,
+    is_mean=False,
+    around=lambda optimizer: optimizer,
+    **options,
+):
     """How far training with the memory in the optimizer's place ends from the optimizer itself.
 
     passes : batches that are added up; in Keras 2 each counts in the optimizer's steps
@@ -79,13 +74,13 @@ def handed_over(
     start, model, plain = (make_built_model() for _ in range(3))
     handed = make(gradient_accumulation_steps=passes) if IS_3 and passes > 1 else make()
     compressor = Compression.topk(model, density=1.0, name=name, optimizer=handed, **options)
-    fitting: dict[str, Any] = {"run_eagerly": bool(momenta) if eagerly is None else eagerly}
+    fitting = {"run_eagerly": bool(momenta) if eagerly is None else eagerly}
     if momenta:
         fitting["callbacks"] = [Changing(momenta)]
     adding = {"backward_passes_per_step": passes, "average_aggregated_gradients": is_mean}
     adding = {} if IS_3 else adding
 
-    def train(each: Any, optimizer: Any, compression: Any) -> None:
+    def train(each, optimizer, compression):
         if by_tape:
             own.train(each, optimizer, compression)
         else:
@@ -106,9 +101,7 @@ def handed_over(
     }
 
 
-def trained(
-    name: str, *, make: Make, method: str = "ldte_bs", hands_over: bool = True, **options: Any
-) -> dict[str, Any]:
+def trained(name, *, make, method="ldte_bs", hands_over=True, **options):
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
     model.build((None, 12))
@@ -132,14 +125,14 @@ def trained(
     }
 
 
-def by_store(model: Any, optimizer: Any, plain: Any) -> None:
-    store: dict[str, Any] = {}
+def by_store(model, optimizer, plain):
+    store = {}
     optimizer.save_own_variables(store)
     plain.build(model.trainable_variables)
     plain.load_own_variables(store)
 
 
-def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
+def by_checkpoint(model, optimizer, plain):
     parts = {} if IS_3 else {"model": model}  # an optimizer of Keras 3 has its model
     with tempfile.TemporaryDirectory() as folder:
         tf.train.Checkpoint(optimizer=optimizer, **parts).write(f"{folder}/state")
@@ -151,9 +144,7 @@ def by_checkpoint(model: Any, optimizer: Any, plain: Any) -> None:
         loaded.assert_existing_objects_matched()
 
 
-def moments(
-    name: str, *, make: Make, save: Callable[[Any, Any, Any], None] = by_checkpoint, **options: Any
-) -> dict[str, float]:
+def moments(name, *, make, save=by_checkpoint, **options):
     """How far training ends from dense where an optimizer has moments when it is handed over, where
     all of its variables are set to zero, and where plain Keras goes on from what was saved."""
     ends = []
@@ -189,7 +180,7 @@ sgd = partial(optimizers.SGD, RATE, momentum=0.9)
 nesterov = partial(sgd, nesterov=True)
 adam = partial(optimizers.Adam, 0.01)
 adamw = partial(optimizers.AdamW, 0.01, weight_decay=0.1)
-HANDED: dict[str, dict[str, Any]] = {
+HANDED = {
     "sgd": {"make": sgd},
     "accumulated": {"make": sgd, "passes": 2},
     "falling": {"make": sgd, "momenta": {3: 0.2}},
@@ -200,13 +191,13 @@ HANDED: dict[str, dict[str, Any]] = {
     # In a graph Keras 2 multiplies the product of momenta once a variable, not once a step.
     "nadam_never_compressed": {"make": partial(optimizers.Nadam, 0.01), "eagerly": not IS_3},
 }
-MOMENTS: dict[str, dict[str, Any]] = {
+MOMENTS = {
     "compressed": {"make": sgd, **SPARSE_ONLY},
     "nesterov": {"make": nesterov, **DENSE},
     "adam": {"make": adam, **DENSE},
     "adamw": {"make": adamw, **DENSE},
 }
-TRAINED: dict[str, dict[str, Any]] = {
+TRAINED = {
     "sgd": {"make": lambda: optimizers.SGD(falling(0.05), momentum=0.9)},
     "adam": {"make": adam},
 }
@@ -230,8 +221,8 @@ if IS_3:
     }
 else:
 
-    class WithNote(optimizers.SGD):  # type: ignore[misc]
-        def __init__(self, *args: Any, note: str = "", **options: Any) -> None:
+    class WithNote(optimizers.SGD):
+        def __init__(self, *args, note="", **options):
             super().__init__(*args, **options)
             self.note = note
 

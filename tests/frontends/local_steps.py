@@ -1,10 +1,7 @@
 """Worker: ranks that train by themselves and exchange every few steps.  Argument: the framework."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
-from typing import Any
 
 import numpy as np
 from _common import SPARSE_ONLY, Cases, caught
@@ -22,15 +19,7 @@ cases = Cases()
 
 
 class Training:
-    def __init__(
-        self,
-        name: str,
-        every: int,
-        density: float = 1.0,
-        dtype: str = "float32",
-        method: Any = Compression.topk,
-        **outer: Any,
-    ) -> None:
+    def __init__(self, name, every, density=1.0, dtype="float32", method=Compression.topk, **outer):
         self.variables = fw.make_variables(SHAPES, [dtype] * len(SHAPES))
         draw = np.random.RandomState(hvd.rank())
         self.assign([draw.normal(size=shape) for shape in SHAPES.values()])
@@ -42,19 +31,19 @@ class Training:
         else:
             self.local = LocalSteps(list(self.variables.values()), **options)
 
-    def assign(self, arrays: Any) -> None:
+    def assign(self, arrays):
         for variable, array in zip(self.variables.values(), arrays):
             if NAME == "torch":
                 variable.data.copy_(torch.as_tensor(array))
             else:
                 variable.assign(tf.cast(array, variable.dtype))
 
-    def arrays(self) -> list[np.ndarray]:
+    def arrays(self):
         if NAME == "torch":
             return [v.detach().float().numpy().copy() for v in self.variables.values()]
         return [tf.cast(v, tf.float32).numpy() for v in self.variables.values()]
 
-    def descend(self, step: int) -> None:
+    def descend(self, step):
         draw = np.random.RandomState(1000 * step + hvd.rank())
         inputs, labels = draw.normal(size=(8, 24)), draw.randint(10, size=8)
         weights, biases = self.arrays()
@@ -69,17 +58,17 @@ class Training:
         if NAME == "torch":
             self.descent.step()
 
-    def flat(self) -> np.ndarray:
+    def flat(self):
         return np.concatenate([each.ravel().astype(np.float64) for each in self.arrays()])
 
-    def mean(self, name: str) -> np.ndarray:
+    def mean(self, name):
         return np.asarray(fw.summed(self.flat(), name)) / hvd.size()
 
-    def digest(self) -> str:
+    def digest(self):
         return fw.digest_of(self.arrays())
 
 
-def beside_the_outer_step(name: str, *, every: int, **outer: Any) -> dict[str, Any]:
+def beside_the_outer_step(name, *, every, **outer):
     training = Training(name, every, **outer)
     rate, kept = outer.get("outer_lr", 1.0), outer.get("outer_momentum", 0.0)
     anchor, velocity, furthest, digests = training.flat(), 0.0, 0.0, []
@@ -104,7 +93,7 @@ cases["outer_nesterov"] = partial(beside_the_outer_step, every=2, **OUTER)
 
 
 @cases
-def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
+def bfloat16_is_local_sgd(name):
     training = Training(name, 2, dtype="bfloat16")
     digests, start = [training.digest()], training.flat()
     for step in range(2):
@@ -118,7 +107,7 @@ def bfloat16_is_local_sgd(name: str) -> dict[str, Any]:
     return {"furthest": float(furthest.max()), "moved": moved, "digests": digests}
 
 
-def keep_the_ledger(name: str, **options: Any) -> dict[str, Any]:
+def keep_the_ledger(name, **options):
     training = Training(name, 3, 0.1, **options)
     start = anchor = training.flat()
     moved = np.zeros_like(start)
@@ -147,7 +136,7 @@ cases["kept_by_sbc_with_its_delay"] = partial(keep_the_ledger, method=Compressio
 
 
 @cases
-def a_checkpoint_in_the_middle_goes_on(name: str) -> list[str]:
+def a_checkpoint_in_the_middle_goes_on(name):
     whole, half = (Training(f"{name}.{part}", 4, 0.1, **OUTER) for part in ("whole", "half"))
     for step in range(6):
         whole.descend(step)
@@ -169,11 +158,11 @@ made = partial(Compression.topk, density=0.1)
 
 
 @cases
-def refused(name: str) -> list[list[str]]:
+def refused(name):
     training = Training(name, 2)
     given = training.variables.items() if NAME == "torch" else list(training.variables.values())
     first = [training.descent] if NAME == "torch" else []
-    wrong: list[tuple[dict[str, Any], str]] = [
+    wrong = [
         ({"compression": "topk", "every": 2}, "functools.partial"),
         ({"compression": made, "every": 0}, "1 or more"),
         ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
@@ -195,7 +184,7 @@ def refused(name: str) -> list[list[str]]:
     return said
 
 
-def frozen_in_torch(name: str) -> dict[str, Any]:
+def frozen_in_torch(name):
     training, digests = Training(name, 2), []
     weights = training.variables["weights"]
     weights.requires_grad_(False)
@@ -219,7 +208,7 @@ def frozen_in_torch(name: str) -> dict[str, Any]:
     return {"digests": digests, "words": words}
 
 
-def frozen_in_tensorflow(name: str) -> dict[str, Any]:
+def frozen_in_tensorflow(name):
     trained = [tf.Variable(tf.ones([3, 4]), name=f"{name}.0")]
     local = LocalSteps(lambda: trained, compression=partial(made, name=name), every=2)
     local.advance()

@@ -1,13 +1,9 @@
 """Worker: the memory of a compressor, as the kernel counts this process's; Linux.  Argument: the
 framework."""
 
-from __future__ import annotations
-
 import gc
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from _framework import NAME, fw
 
@@ -19,7 +15,7 @@ DENSITY = 1e-5
 STEPS, MEASURED = 8, 3
 """The last so many steps are looked at, when thresholds have settled."""
 HALF = {"memory": {"id": "error_feedback", "residual": "bfloat16"}, "rollback": False}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
+CASES = {
     "topk_without_rollback": ("topk", {"rollback": False}),
     "topk_with_rollback": ("topk", {"rollback": True}),
     "ldte_bs_without_rollback": ("ldte_bs", {"rollback": False}),
@@ -28,14 +24,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 """Selector and options."""
 
 
-def status(field: str) -> int:
+def status(field):
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])
     raise LookupError(f"/proc/self/status has no {field}")
 
 
-def peak_of(work: Callable[[], Any]) -> int:
+def peak_of(work):
     """How much more memory was resident at some moment of ``work`` than before it."""
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
@@ -43,9 +39,7 @@ def peak_of(work: Callable[[], Any]) -> int:
     return status("VmHWM") - before
 
 
-def measure(
-    name: str, selector: str, options: dict[str, Any], shape: Any = SHAPE, **layout: bool
-) -> dict[str, float]:
+def measure(name, selector, options, shape=SHAPE, **layout):
     """In gradients: what is kept between steps, and the most that a step needs besides."""
     gc.collect()
     params, step_with, settle = (of_torch if NAME == "torch" else of_tensorflow)(shape, **layout)
@@ -64,13 +58,10 @@ def measure(
     assert compressor.stats()["sparse_steps"] > 0
     compressor.close()
     last = slice(STEPS - MEASURED, None)
-    return {
-        "kept": max(kept[last]) / GRADIENT_BYTES,
-        "needed": max(peaks[last]) / GRADIENT_BYTES,
-    }
+    return {"kept": max(kept[last]) / GRADIENT_BYTES, "needed": max(peaks[last]) / GRADIENT_BYTES}
 
 
-def of_torch(shape: tuple[int, int], is_contiguous: bool = True) -> tuple[Any, Any, Any]:
+def of_torch(shape, is_contiguous=True):
     """Parameters, what makes a step of a compressor, and what makes the next gradient."""
     import torch
 
@@ -78,47 +69,47 @@ def of_torch(shape: tuple[int, int], is_contiguous: bool = True) -> tuple[Any, A
         """A loss whose gradient is a given tensor, and that makes no other."""
 
         @staticmethod
-        def forward(ctx: Any, parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        def forward(ctx, parameter, gradient):
             ctx.gradient = gradient
             return parameter.new_zeros(())
 
         @staticmethod
-        def backward(ctx: Any, *_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        def backward(ctx, *_):
             return ctx.gradient, None
 
     matrix = torch.ones(shape) if is_contiguous else torch.ones(shape[::-1]).t()
     parameter, gradient = torch.nn.Parameter(matrix), torch.ones_like(matrix)
     parameter.grad = torch.ones_like(matrix)
 
-    def step_with(compressor: Any) -> Callable[[], None]:
+    def step_with(compressor):
         optimizer = fw.optimizer_without_motion({"p": parameter}, compressor)
 
-        def step() -> None:
+        def step():
             Give.apply(parameter, gradient).backward()
             optimizer.step()
 
         return step
 
-    def settle() -> None:
+    def settle():
         gradient.normal_()
         parameter.grad.zero_()  # writes the pages of a reduced gradient that nobody has written
 
     return [("p", parameter)], step_with, settle
 
 
-def of_tensorflow(shape: tuple[int, int]) -> tuple[Any, Any, Any]:
+def of_tensorflow(shape):
     import tensorflow as tf
 
     variable, gradient = tf.Variable(tf.ones(shape)), tf.Variable(tf.ones(shape))
 
     @tf.custom_gradient
-    def loss(_: tf.Tensor) -> Any:
+    def loss(_):
         """Its gradient is a given variable's own memory."""
         return tf.zeros([]), lambda upstream: gradient.value()
 
-    def step_with(compressor: Any) -> Any:
+    def step_with(compressor):
         @tf.function
-        def step() -> tf.Tensor:
+        def step():
             with tf.GradientTape() as tape:
                 value = loss(variable.value())
             distributed = fw.hvd.DistributedGradientTape(tape, compression=compressor)
@@ -134,7 +125,7 @@ if __name__ == "__main__":
     # What Horovod and the framework take at first is nobody's fault: the first case is not looked
     # at.
     warm_up = partial(measure, selector="topk", options={}, shape=(64, 128))
-    cases: dict[str, Any] = {"warm_up": warm_up}
+    cases = {"warm_up": warm_up}
     for case, (selector, options) in CASES.items():
         cases[case] = partial(measure, selector=selector, options=options)
     if NAME == "torch":

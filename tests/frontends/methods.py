@@ -1,9 +1,6 @@
 """Worker: every method and exchange, beside the numpy core. Argument: the framework."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 from _common import SPARSE_ONLY, Cases, caught
@@ -33,7 +30,7 @@ from _method_cases import (
 hvd = fw.hvd
 
 
-def made(name: str, groups: int | None, **how: Any) -> tuple[Any, Any, Any]:
+def made(name, groups, **how):
     """A case's compressor, what reduces gradients in rank order of the tensors, and its buckets."""
     variables = fw.make_variables({f"t{i}": shape for i, shape in enumerate(SHAPES)})
     params, case = fw.params_of(variables), name.removesuffix(IN_A_GROUP)
@@ -46,11 +43,11 @@ def made(name: str, groups: int | None, **how: Any) -> tuple[Any, Any, Any]:
     return compressor, reduce, buckets
 
 
-def method(name: str) -> dict[str, Any]:
+def method(name):
     # One of Horovod's groups, which is what PyTorch makes of so few entries by itself.
     groups = 1 if NAME == "tensorflow" and name in OVER_GROUPS else None
     compressor, reduce, buckets = made(name, groups)
-    applied: list[np.ndarray] = []
+    applied = []
     for step in range(STEPS):
         applied += reduce.of([g.astype(np.float32) for g in gradients_of(hvd.rank(), step)])
     world = {"rank": hvd.rank(), "size": hvd.size(), "steps": range(STEPS), "buckets": buckets}
@@ -58,7 +55,7 @@ def method(name: str) -> dict[str, Any]:
     return found(compressor, fw.digest_of(applied), expected)
 
 
-def exchange(name: str, groups: int | None = None) -> dict[str, Any]:
+def exchange(name, groups=None):
     compressor, reduce, buckets = made(name, groups, op=hvd.Sum)
     steps, applied, failed = range(STEPS + 2), [], {}
     for step in steps:
@@ -77,7 +74,7 @@ def exchange(name: str, groups: int | None = None) -> dict[str, Any]:
     return {**result, **raised, "is_usable": fw.is_usable(name)}
 
 
-def all_cases() -> Cases:
+def all_cases():
     alone = [name for name in EXCHANGES if NAME == "torch" or name not in ONLY_GROUPED]
     cases = Cases(dict.fromkeys(alone, exchange))
     for name in GROUPED if NAME == "tensorflow" else ():

@@ -1,11 +1,8 @@
 """Worker: loss scaling and checkpoints. Arguments: the framework, what, and a folder."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from _common import Cases
@@ -21,7 +18,7 @@ else:
 hvd = fw.hvd
 STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
 SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
-METHODS: dict[str, dict[str, Any]] = {
+METHODS = {
     "ldte_bs": {"method": "ldte_bs", "density": {"*": 0.1, "tall*": 0.25}},
     "dgc": {"method": "dgc", "density": 0.05, "weight_decay": 0.01},
     "redsync": {
@@ -35,14 +32,8 @@ METHODS: dict[str, dict[str, Any]] = {
 
 class Training:
     def __init__(
-        self,
-        name: str,
-        method: str = "ldte_bs",
-        scaled: bool = False,
-        groups: int | None = None,
-        hands_over: bool = False,
-        **options: Any,
-    ) -> None:
+        self, name, method="ldte_bs", scaled=False, groups=None, hands_over=False, **options
+    ):
         self.variables = fw.make_variables(SHAPES)
         self.is_scaled, self.groups = scaled, groups
         chosen = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False, **options}
@@ -74,7 +65,7 @@ class Training:
         else:
             self.take_step = tf.function(self.step_in_tensorflow)
 
-    def step_in_torch(self, *gradients: np.ndarray) -> list[torch.Tensor]:
+    def step_in_torch(self, *gradients):
         self.optimizer.zero_grad()
         variables = list(self.variables.values())
         loss = sum((v * torch.as_tensor(g)).sum() for v, g in zip(variables, gradients))
@@ -88,7 +79,7 @@ class Training:
         self.scaler.update()
         return reduced
 
-    def step_in_tensorflow(self, *gradients: Any) -> Any:
+    def step_in_tensorflow(self, *gradients):
         variables = list(self.variables.values())
         with tf.GradientTape() as tape:
             loss = sum(tf.reduce_sum(v * g) for v, g in zip(variables, gradients))
@@ -99,27 +90,27 @@ class Training:
         self.optimizer.apply_gradients(zip(unscaled, variables))
         return reduced
 
-    def run(self, steps: range) -> None:
+    def run(self, steps):
         for step in steps:
             self.take_step(*gradients_of(step))
 
-    def scale(self) -> float:
+    def scale(self):
         return float(self.scaler.get_scale() if NAME == "torch" else self.scaler.loss_scale)
 
-    def entries(self) -> dict[str, int]:
+    def entries(self):
         specs = {spec.key: spec for spec in self.compressor.step.specs}
         densities = {
             key: self.compressor.configuration.density(HALF, spec) for key, spec in specs.items()
         }
         return {key: round(each * specs[key].numel) for key, each in densities.items() if each}
 
-    def digest(self) -> dict[str, str]:
+    def digest(self):
         tensors = self.compressor.state_dict()["tensors"]
         arrays = [array for key in sorted(tensors) for array in tensors[key]["arrays"].values()]
         weights = fw.digest_of(self.variables.values())
         return {"weights": weights, "kept": fw.digest_of(arrays)}
 
-    def save(self, path: Path) -> None:
+    def save(self, path):
         if NAME == "torch":
             parts = [
                 dict(self.variables),
@@ -130,7 +121,7 @@ class Training:
         else:
             self.checkpoint().write(str(path))
 
-    def load(self, path: Path) -> None:
+    def load(self, path):
         if NAME == "torch":
             variables, optimizer, compressor = torch.load(path, weights_only=True)
             for key, value in variables.items():
@@ -141,17 +132,17 @@ class Training:
             self.optimizer._create_all_weights(list(self.variables.values()))
             self.checkpoint().read(str(path)).assert_consumed()
 
-    def checkpoint(self) -> Any:
+    def checkpoint(self):
         state = CompressorState(self.compressor)
         return tf.train.Checkpoint(optimizer=self.optimizer, compressor=state, **self.variables)
 
 
-def gradients_of(step: int) -> list[np.ndarray]:
+def gradients_of(step):
     draw = np.random.default_rng([step, hvd.rank()])
     return [draw.normal(size=shape).astype("f4") for shape in SHAPES.values()]
 
 
-def loss_scaling(name: str, *, tensor: str, **options: Any) -> dict[str, Any]:
+def loss_scaling(name, *, tensor, **options):
     training = Training(name, scaled=True, **options)
     seen, scales, kept = [], [], []
     for step in range(STEPS):
@@ -171,7 +162,7 @@ def loss_scaling(name: str, *, tensor: str, **options: Any) -> dict[str, Any]:
     return {"tensor": tensor, "seen": seen, "scales": scales, "kept": kept, "end": end}
 
 
-def save(name: str, folder: Path) -> dict[str, Any]:
+def save(name, folder):
     training = Training(name, **METHODS[name])
     training.run(range(HALF))
     training.save(folder / f"{name}.{hvd.rank()}")
@@ -180,7 +171,7 @@ def save(name: str, folder: Path) -> dict[str, Any]:
     return {"end": training.digest(), "entries": training.entries()}
 
 
-def resume(name: str, folder: Path) -> list[Any]:
+def resume(name, folder):
     ends = []
     for source in ("own", "all"):
         training = Training(f"{name}.{source}", **METHODS[name])
@@ -193,7 +184,7 @@ def resume(name: str, folder: Path) -> list[Any]:
     return ends
 
 
-def main(work: str, folder: Path) -> None:
+def main(work, folder):
     fw.begin(0)
     cases = Cases()
     if work == "save":

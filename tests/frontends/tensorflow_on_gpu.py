@@ -5,11 +5,8 @@ it. Nothing where TensorFlow finds no GPU; ``HVD_SPARSE_TEST_DEVICE=cpu`` lets t
 one, to see that it works.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
-from typing import Any
 
 import horovod.tensorflow as hvd
 import numpy as np
@@ -23,7 +20,7 @@ STEPS = 4
 SHAPE = (40, 50)
 
 
-def accelerator() -> str | None:
+def accelerator():
     if os.environ.get("HVD_SPARSE_TEST_DEVICE") == "cpu":
         return "/CPU:0"
     found = tf.config.list_physical_devices("GPU")
@@ -33,13 +30,13 @@ def accelerator() -> str | None:
     return "/GPU:0"
 
 
-def steps(device: str, name: str) -> dict[str, Any]:
+def steps(device, name):
     with tf.device(device):
         weight = tf.Variable(tf.zeros(SHAPE), name=f"weight_{name}")
     compressor = Compression.topk([weight], density=0.1, name=name, min_numel=1, allow_dense=False)
 
     @tf.function
-    def reduced(chosen: Any) -> Any:
+    def reduced(chosen):
         with tf.device(device):
             with tf.GradientTape() as plain:
                 loss = tf.reduce_sum(weight * chosen)
@@ -56,7 +53,7 @@ def steps(device: str, name: str) -> dict[str, Any]:
             placed = context.export_run_metadata().partition_graphs
             context.disable_run_metadata()
     compressor.close()
-    ran: dict[str, set[str]] = {}
+    ran = {}
     for node in (node for graph in placed for node in graph.node):
         # Horovod's allreduce of the carrier runs where the tape does.
         if "hvd_sparse" in node.name and node.op in ("PyFunc", "HorovodAllgather"):
@@ -68,7 +65,7 @@ def steps(device: str, name: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main():
     hvd.init()
     device = accelerator()
     found = {}

@@ -1,10 +1,6 @@
 """Worker: programs with models that their first batch builds."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import horovod.tensorflow.keras as keras_hvd
 import numpy as np
@@ -21,46 +17,42 @@ keras = tf.keras
 cases = Cases()
 
 
-def sequential() -> Any:
+def sequential():
     return keras.Sequential([keras.layers.Dense(50, activation="tanh"), keras.layers.Dense(3)])
 
 
-class Subclassed(keras.Model):  # type: ignore[misc]
-    def __init__(self) -> None:
+class Subclassed(keras.Model):
+    def __init__(self):
         super().__init__()
         self.first, self.second = keras.layers.Dense(50), keras.layers.Dense(3)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return self.second(tf.tanh(self.first(inputs)))
 
 
-class Module(tf.Module):  # type: ignore[misc]
-    def __init__(self) -> None:
+class Module(tf.Module):
+    def __init__(self):
         super().__init__()
-        self.weight: Any = None
+        self.weight = None
 
-    def __call__(self, inputs: Any, training: bool = False) -> Any:
+    def __call__(self, inputs, training=False):
         if self.weight is None:
             self.weight = tf.Variable(tf.ones((FEATURES, 50)) / 50, name="weight")
             self.out = tf.Variable(tf.ones((50, 3)) / 50, name="out")
         return tf.tanh(inputs @ self.weight) @ self.out
 
 
-MODELS: dict[str, Callable[[], Any]] = {
-    "sequential": sequential,
-    "subclassed": Subclassed,
-    "module": Module,
-}
+MODELS = {"sequential": sequential, "subclassed": Subclassed, "module": Module}
 
 
-def data() -> tuple[np.ndarray, np.ndarray]:
+def data():
     draw = np.random.default_rng(hvd.rank())
     return draw.standard_normal((8, FEATURES)).astype("f4"), draw.standard_normal((8, 3)).astype(
         "f4"
     )
 
 
-def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
+def outcome_of(model, compressor):
     stats = compressor.stats()
     compressor.close()
     weights = digest_of(variable.numpy() for variable in model.trainable_variables)
@@ -70,12 +62,12 @@ def outcome_of(model: Any, compressor: Any) -> dict[str, Any]:
     }
 
 
-def with_tape(make: Callable[[], Any], in_graph: bool, **options: Any) -> dict[str, Any]:
+def with_tape(make, in_graph, **options):
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     compressor = Compression.topk(model, density=0.5, **options)
     inputs, labels = map(tf.constant, data())
 
-    def step() -> None:
+    def step():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(inputs, training=True) - labels) ** 2)
         tape = hvd.DistributedGradientTape(tape, compression=compressor)
@@ -97,7 +89,7 @@ for _kind, _make in MODELS.items():
         )
 
 
-def fitted(name: str, *, callback: Any = LogMetrics, **options: Any) -> tuple[Any, Any, Any]:
+def fitted(name, *, callback=LogMetrics, **options):
     """A model that ``fit`` has built and trained, its compressor, and what was logged.
 
     callback : or its class, which takes the compressor
@@ -115,14 +107,14 @@ def fitted(name: str, *, callback: Any = LogMetrics, **options: Any) -> tuple[An
     return model, compressor, history
 
 
-def warm_up() -> Any:
+def warm_up():
     return keras_hvd.callbacks.LearningRateWarmupCallback(
         RATE, warmup_epochs=EPOCHS, momentum_correction=False
     )
 
 
 @cases
-def callbacks_with_a_backend(name: str) -> dict[str, Any]:
+def callbacks_with_a_backend(name):
     found = {}
     made = {"warm_up": warm_up(), "metrics": keras_hvd.callbacks.MetricAverageCallback()}
     for kind, callback in made.items():
@@ -134,20 +126,20 @@ def callbacks_with_a_backend(name: str) -> dict[str, Any]:
 
 
 @cases
-def watched(name: str) -> dict[str, Any]:
-    heard: list[dict[str, Any]] = []
+def watched(name):
+    heard = []
     model, compressor, _ = fitted(name, telemetry=heard.append, telemetry_every=3)
     text = compressor.summary(all_ranks=True)
     return {**outcome_of(model, compressor), "records": heard, "summary": text}
 
 
 @cases
-def placement(name: str) -> dict[str, Any]:
+def placement(name):
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def reduced() -> Any:
+    @tf.function
+    def reduced():
         with tf.device("/GPU:0"):
             with tf.GradientTape() as plain:
                 loss = tf.reduce_sum(weight * weight)
@@ -156,7 +148,7 @@ def placement(name: str) -> dict[str, Any]:
 
     definition = reduced.get_concrete_function().graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-    found: dict[str, set[str]] = {}
+    found = {}
     for node in nodes:
         kind = "other" if "hvd_sparse" not in node.name else node.op
         found.setdefault(kind, set()).add(node.device.rpartition("/device:")[2])
@@ -166,7 +158,7 @@ def placement(name: str) -> dict[str, Any]:
     return {"devices": {kind: sorted(each) for kind, each in found.items()}, "copies": copies}
 
 
-def copies_of(nodes: Any) -> list[tuple[str, str]]:
+def copies_of(nodes):
     known = {node.name: node for node in nodes}
     return [
         (kind_of(known[source]), kind_of(node))
@@ -176,11 +168,11 @@ def copies_of(nodes: Any) -> list[tuple[str, str]]:
     ]
 
 
-def is_pinned(node: Any) -> bool:
+def is_pinned(node):
     return bool(node.device.endswith("/device:CPU:0"))
 
 
-def kind_of(node: Any) -> str:
+def kind_of(node):
     return node.name.rpartition("/")[2] if "/hvd_sparse" in node.name else node.op
 
 

@@ -4,13 +4,9 @@ Argument: "2" or "3", the version of Keras, or "graphs" for a program that has l
 eager execution.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 os.environ["TF_USE_LEGACY_KERAS"] = "0" if sys.argv[1] == "3" else "1"
 
@@ -19,22 +15,22 @@ from _common import caught, run_cases
 from _tensorflow_cases import Compression, begin, hvd, linear_loss, tape_gradients
 
 
-def weight(name: str = "weight", dtype: Any = tf.float32) -> Any:
+def weight(name="weight", dtype=tf.float32):
     return tf.Variable(tf.ones((40, 40), dtype), name=name)
 
 
-def unbuilt_model() -> Any:
+def unbuilt_model():
     return tf.keras.Sequential([tf.keras.layers.Dense(2)])
 
 
-def keras_model() -> Any:
+def keras_model():
     model = unbuilt_model()
     model.build((None, 3))
     return model
 
 
-def made_with(params: Callable[[], Any], **options: Any) -> str:
-    def make() -> None:
+def made_with(params, **options):
+    def make():
         compressor = Compression.topk(params(), **{"density": 0.1, **options})
         compressor.resolve()
         compressor.close()
@@ -42,10 +38,8 @@ def made_with(params: Callable[[], Any], **options: Any) -> str:
     return caught(make)
 
 
-def used_with(
-    params: Callable[[], Any], method: Callable[..., Any] = Compression.topk, **options: Any
-) -> str:
-    def train() -> None:
+def used_with(params, method=Compression.topk, **options):
+    def train():
         variables = list(params())
         compressor = method(variables, density=0.1, **options)
         try:
@@ -58,10 +52,10 @@ def used_with(
     return caught(train)
 
 
-def in_a_trace(compression_of: Callable[[Any], Any]) -> str:
+def in_a_trace(compression_of):
     """What Horovod's tape makes of a compression in a traced function; it may be made there."""
 
-    def train() -> None:
+    def train():
         variables = [weight()]
         loss = linear_loss(variables, [tf.ones(v.shape) for v in variables])
         tf.function(lambda: tape_gradients(loss, variables, compression_of(variables)))()
@@ -69,21 +63,21 @@ def in_a_trace(compression_of: Callable[[Any], Any]) -> str:
     return caught(train)
 
 
-def same_variable_twice() -> list[Any]:
+def same_variable_twice():
     return 2 * [weight()]
 
 
-def variable_of_1(**options: Any) -> Any:
+def variable_of_1(**options):
     with tf.Graph().as_default():
         return tf.compat.v1.get_variable("old", (40, 40), **options)
 
 
-def made_in_a_graph_of_1() -> str:
+def made_in_a_graph_of_1():
     with tf.Graph().as_default():
         return made_with(lambda: [tf.compat.v1.get_variable("old", (40, 40))])
 
 
-def used_in_a_graph_of_1() -> str:
+def used_in_a_graph_of_1():
     compressor = Compression.topk([weight()], density=0.1)
     compressor.resolve()
     try:
@@ -93,7 +87,7 @@ def used_in_a_graph_of_1() -> str:
         compressor.close()
 
 
-def asked_too_early(model: Any) -> str:
+def asked_too_early(model):
     return caught(Compression.topk(model, density=0.1).stats)
 
 
@@ -110,11 +104,11 @@ EVERYTHING = {"compress_1d": True, "min_numel": 1}
 made, used = partial(partial, made_with), partial(partial, used_with)
 
 
-def one_weight() -> list[Any]:
+def one_weight():
     return [weight()]
 
 
-KERAS_2: dict[str, tuple[Any, str]] = {
+KERAS_2 = {
     "a_string": (made(lambda: "weight"), "InvalidOption; 'weight'; model.trainable_variables"),
     "an_empty_list": (made(list), "InvalidOption; no variables; callable"),
     "an_array_in_the_list": (
@@ -188,8 +182,8 @@ KERAS_2: dict[str, tuple[Any, str]] = {
 }
 
 
-def fit_of_keras_3() -> str:
-    def train() -> None:
+def fit_of_keras_3():
+    def train():
         from hvd_sparse.keras import DistributedOptimizer
 
         model, optimizer = keras_model(), tf.keras.optimizers.Adam()
@@ -204,13 +198,13 @@ def fit_of_keras_3() -> str:
     return caught(train)
 
 
-KERAS_3: dict[str, tuple[Any, str]] = {
+KERAS_3 = {
     "an_unbuilt_model": KERAS_2["an_unbuilt_model"],
     "a_fit_of_one_rank": (fit_of_keras_3, ACCEPTED),
 }
 WITHOUT_EAGER = f"{OF_GRAPH}; disable_eager_execution; fp16"
 variable = tf.compat.v1.get_variable
-GRAPHS: dict[str, tuple[Any, str]] = {
+GRAPHS = {
     "a_variable": (made(lambda: [variable("new", (40, 40), use_resource=True)]), WITHOUT_EAGER),
     "a_reference": (made(lambda: [variable("old", (40, 40), use_resource=False)]), WITHOUT_EAGER),
     "a_model": (made(keras_model), WITHOUT_EAGER),

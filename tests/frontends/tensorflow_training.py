@@ -1,8 +1,6 @@
 """Worker: laws, whose gradient is it, ``auto``, plans, and density 1.0 in this place's settings.
 Arguments: the framework, ranks, controller; and cases, unless all of this place are to run."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 
@@ -34,12 +32,7 @@ if __name__ == "__main__":
     if ranks in (2, 3):
         members = process_sets.get("one_left_out", process_sets["all"])
         alone = partial(auto_leaves_alone_who_is_not_in_its_process_set, process_set=members)
-        cases |= {
-            **identity,
-            **_auto.cases,
-            **AUTO,
-            **_planned.cases,
-        }
+        cases |= {**identity, **_auto.cases, **AUTO, **_planned.cases}
         cases[alone.func.__name__] = alone
     if ranks == 1:
         case = "identity_direct_allreduce_of_a_group"

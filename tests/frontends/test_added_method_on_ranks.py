@@ -1,7 +1,5 @@
 """A method that is added as the page says gives the core's bits on real ranks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """``Compression.auto`` on real ranks; the cases are in the launches of the trainings."""
 
-from __future__ import annotations
-
 import pytest
 from _common import SCRIPT, launched, measured, measured_of
 from harness import launch

@@ -1,7 +1,5 @@
 """``python -m benchmarks step --quick`` measures real steps, and writes what it has measured."""
 
-from __future__ import annotations
-
 import json
 
 from programs import run_python

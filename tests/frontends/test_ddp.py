@@ -3,8 +3,6 @@
 Two ranks run every case and method, three those of which the number of ranks may matter.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

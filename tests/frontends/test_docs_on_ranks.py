@@ -1,7 +1,5 @@
 """Blocks and commands of the documentation run on two real ranks, and what they make trains."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

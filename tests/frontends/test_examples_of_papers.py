@@ -1,7 +1,5 @@
 """The examples of the papers train on two real ranks, a few steps each, on small files."""
 
-from __future__ import annotations
-
 import json
 import math
 

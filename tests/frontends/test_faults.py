@@ -1,7 +1,5 @@
 """Faults under both frameworks: an error of the project's own on every rank, soon, and no hang."""
 
-from __future__ import annotations
-
 import pytest
 from _common import launched, measured, measured_of
 from harness import launch

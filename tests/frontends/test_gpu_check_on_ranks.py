@@ -1,7 +1,5 @@
 """What ``scripts/gpu-check`` looks at on two ranks does run where there is no GPU."""
 
-from __future__ import annotations
-
 import pytest
 from devices.gpu_check.checks import judge_placement
 from harness import launch

@@ -2,8 +2,6 @@
 
 Whoever hangs here does so for longer than a launch may take."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """``python -m benchmarks journey`` follows a tensor through real steps of both frameworks."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Local steps on two real ranks."""
 
-from __future__ import annotations
-
 import pytest
 from _common import check_refused, launched, measured, measured_of
 

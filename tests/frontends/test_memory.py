@@ -5,8 +5,6 @@ One large tensor, a density at which next to nothing is selected, and the kernel
 resident memory and its peak.  A copy of the gradient, wherever it is made, is one gradient more.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Every method and exchange gives the bits of the numpy core (invariants 24, 25, 30 and 36)."""
 
-from __future__ import annotations
-
 import pytest
 from frontends._common import launched, measured
 from frontends._method_cases import BUILT, EXCHANGES, GOING_ON, IN_A_GROUP, METHODS, SHAPES, STEPS

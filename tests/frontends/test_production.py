@@ -1,7 +1,5 @@
 """Loss scaling; and ten steps are five, a checkpoint, a new process and five more."""
 
-from __future__ import annotations
-
 import pytest
 from _common import launched, measured, measured_of
 

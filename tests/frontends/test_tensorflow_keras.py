@@ -1,7 +1,5 @@
 """Keras optimizers on real ranks: handed over, they train as they would."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

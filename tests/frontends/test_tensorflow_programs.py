@@ -1,7 +1,5 @@
 """Programs as Horovod's examples have them, and callbacks of Keras."""
 
-from __future__ import annotations
-
 import pytest
 from _common import measured, measured_of
 from harness import launch

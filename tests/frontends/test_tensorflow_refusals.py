@@ -1,7 +1,5 @@
 """Input that ``hvd_sparse.tensorflow`` refuses, with the value that was wrong and the way out."""
 
-from __future__ import annotations
-
 import pytest
 from _common import launched, measured_of
 

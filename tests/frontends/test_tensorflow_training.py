@@ -1,7 +1,5 @@
 """Law 3 in TensorFlow on real ranks, whose gradient is it, and plans; a launch a world."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Gradients on a device have the bits of those on the CPU, for every method; on real ranks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

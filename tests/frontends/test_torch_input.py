@@ -1,7 +1,5 @@
 """What PyTorch's ``Compression`` refuses before any training, by names and with the way out."""
 
-from __future__ import annotations
-
 import horovod.torch as hvd
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Optimizers that are handed over, on real ranks: they train as they would, and stay the user's."""
 
-from __future__ import annotations
-
 import pytest
 from _common import check_refused, launched, measured, measured_of
 

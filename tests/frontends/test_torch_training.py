@@ -1,7 +1,5 @@
 """Training through Horovod's PyTorch optimizer on real ranks: law 3, groups and plans."""
 
-from __future__ import annotations
-
 import _torch_programs
 import _torch_watching
 import pytest

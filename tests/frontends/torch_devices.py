@@ -3,15 +3,11 @@
 ``_device_runs`` says how, and what the environment may ask for.  "set": two ranks of three train.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import _device_laws  # its laws are cases
 import _device_wires  # noqa: F401
 import horovod.torch as hvd
 import torch
-from _device_runs import IN_A_SET, Run, cases, method, on_both, with_gradients
+from _device_runs import IN_A_SET, cases, method, on_both, with_gradients
 from _method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, SHAPES, STAYING
 from _torch_cases import run
 from torch import nn
@@ -25,8 +21,8 @@ for option, choice in OPTIONS_ON_DEVICES.items():
     cases[f"option {option}"] = on_both(method("topk", **{option: choice}))
 
 
-def of_dtype(dtype: torch.dtype) -> Run:
-    def run(name: str, device: torch.device) -> dict[str, Any]:
+def of_dtype(dtype):
+    def run(name, device):
         parameters = {
             f"t{i}": nn.Parameter(torch.zeros(shape, dtype=dtype, device=device))
             for i, shape in enumerate(SHAPES)
@@ -41,7 +37,7 @@ for kind in (torch.float64, torch.float16, torch.bfloat16):
     cases[str(kind).removeprefix("torch.")] = on_both(of_dtype(kind))
 
 
-def a_process_set(name: str) -> dict[str, Any]:
+def a_process_set(name):
     pair = hvd.add_process_set([0, 2])
     train = _device_laws.train
     each = on_both(lambda place, device: train(place, device, process_set=pair))

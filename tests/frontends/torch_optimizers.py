@@ -1,11 +1,7 @@
 """Worker: optimizers that are handed over, beside the same on dense gradients."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import _torch_programs
 import horovod.torch as hvd
@@ -19,42 +15,42 @@ from hvd_sparse.torch import Compression
 
 cases = Cases()
 STEPS = 8
+EVERY = range(STEPS)
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
 DENSE = {"min_numel": 10**6}
-Make = Callable[[nn.Module], torch.optim.Optimizer]
 
 
-def network() -> nn.Module:
+def network():
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
-def groups_of(model: nn.Module) -> list[dict[str, Any]]:
+def groups_of(model):
     return [
         {"params": model[0].parameters(), "lr": 0.02, "weight_decay": 0.1},
         {"params": model[2].parameters(), "lr": 0.05, "weight_decay": 0.0},
     ]
 
 
-def sgd(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+def sgd(model, **options):
     return torch.optim.SGD(groups_of(model), momentum=0.9, **options)
 
 
 nesterov = partial(sgd, nesterov=True)
 
 
-def adamw(model: nn.Module) -> torch.optim.Optimizer:
+def adamw(model):
     return torch.optim.AdamW(groups_of(model), betas=(0.8, 0.95), eps=1e-6)
 
 
-def muon(model: nn.Module) -> torch.optim.Optimizer:
+def muon(model):
     return paired(model.parameters())
 
 
 compare = partial(_torch_programs.compare, make=sgd, method="topk", hands_over=True)
 
 
-def backward(model: nn.Module, step: int) -> torch.Tensor:
+def backward(model, step):
     draw = torch.Generator().manual_seed(100 * step + hvd.rank())
     inputs = torch.randn(16, 12, generator=draw)
     loss = nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
@@ -62,18 +58,14 @@ def backward(model: nn.Module, step: int) -> torch.Tensor:
     return loss
 
 
-def distributed(
-    name: str, model: nn.Module, optimizer: Any, compressor: Any, **options: Any
-) -> Any:
+def distributed(name, model, optimizer, compressor, **options):
     named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
     return hvd.DistributedOptimizer(
         optimizer, named_parameters=named, compression=compressor, **options
     )
 
 
-def train(
-    model: nn.Module, optimizer: Any, steps: range = range(STEPS), schedule: Any = None
-) -> list[float]:
+def train(model, optimizer, steps=EVERY, schedule=None):
     losses = []
     for step in steps:
         optimizer.zero_grad()
@@ -84,7 +76,7 @@ def train(
     return losses
 
 
-def scheduled(wrap: Callable[..., Any]) -> nn.Module:
+def scheduled(wrap):
     """Along a rate that is 0 for a step; Horovod spreads a state by a step of zero gradients."""
     model = network()
     wrapped = wrap(model)
@@ -117,7 +109,7 @@ for label, chosen in {
 
 
 @cases
-def ways_change(name: str) -> dict[str, Any]:
+def ways_change(name):
     model = network()
     optimizer = sgd(model)
     compressor = Compression.auto(
@@ -141,7 +133,7 @@ def ways_change(name: str) -> dict[str, Any]:
 
 
 @cases
-def along_the_rate(name: str) -> list[str]:
+def along_the_rate(name):
     model = network()
     optimizer = sgd(model)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
@@ -159,22 +151,22 @@ def along_the_rate(name: str) -> list[str]:
     return said
 
 
-def cycle_momentum(optimizer: torch.optim.Optimizer, step: int) -> None:
+def cycle_momentum(optimizer, step):
     for group in optimizer.param_groups:
         if "momentum" in group:
             group["momentum"] = (0.9, 0.5, 0.8)[step % 3]
 
 
-def moved_over(name: str, *, make: Make, comes_back: bool = True, **options: Any) -> dict[str, Any]:
+def moved_over(name, *, make, comes_back=True, **options):
     """Training that goes from the optimizer itself to a compressor and back, the state by way of
     rank 0, beside training by the optimizer itself; momentum changes with every step.
 
     What is compressed has moments of rank 0's own gradients, and does not come back the same."""
 
-    def part(way: str, steps: range, begun: Any, *, hands_over: bool) -> Any:
+    def part(way, steps, begun, *, hands_over):
         model, place = network(), f"{name}.{way}"
         optimizer = make(model)
-        compressor: Any = hvd.Compression.none
+        compressor = hvd.Compression.none
         if hands_over:
             compressor = Compression.topk(
                 model.named_parameters(), density=1.0, name=place, optimizer=optimizer, **options
@@ -216,7 +208,7 @@ for label, make in {"sgd": sgd, "adamw": adamw, "muon": muon}.items():
 BOUND = 0.25
 
 
-def clipped(wrap: Callable[..., Any], scaler: Any = None) -> nn.Module:
+def clipped(wrap, scaler=None):
     model, norms = network(), []
     wrapped = wrap(model)
     is_ours = hasattr(wrapped._compression, "stats")
@@ -245,7 +237,7 @@ for label, program, chosen in (
     cases[f"clipped_{label}"] = partial(compare, program=program, clip_grad_norm=BOUND, **chosen)
 
 
-def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
+def skip_batches(wrap):
     model = network()
     optimizer = wrap(model)
     compressor = optimizer._compression
@@ -261,7 +253,7 @@ def skip_batches(wrap: Callable[..., Any]) -> nn.Module:
     return model
 
 
-def contest(wrap: Callable[..., Any]) -> nn.Module:
+def contest(wrap):
     critic = network()
     maker = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12))
     critics, makers = wrap(critic, "critic"), wrap(maker, "maker")
@@ -284,17 +276,15 @@ for program in (skip_batches, contest):
 
 
 @cases
-def refused(name: str) -> list[list[str]]:
-    def made(handed: Make | None, model: nn.Module, **options: Any) -> Any:
+def refused(name):
+    def made(handed, model, **options):
         options |= {} if handed is None else {"optimizer": handed(model)}
         return Compression.topk(model.named_parameters(), density=0.1, name=name, **options)
 
-    def of_horovod(model: nn.Module) -> Any:
+    def of_horovod(model):
         return distributed(name, model, plain_sgd(model), hvd.Compression.none)
 
-    def stepped(
-        hands_over: bool, calls: Make | None = None, through: Any = None, **how: Any
-    ) -> str:
+    def stepped(hands_over, calls=None, through=None, **how):
         model = network()
         optimizer = sgd(model)
         clips = {"clip_grad_norm": BOUND} if how else {}
@@ -323,7 +313,7 @@ def refused(name: str) -> list[list[str]]:
 
 
 @cases
-def compiled_steps(name: str) -> dict[str, float]:
+def compiled_steps(name):
     differences = {}
     for kind in ("handed over", "kept"):
         ends = []
@@ -347,19 +337,19 @@ def compiled_steps(name: str) -> dict[str, float]:
 
 
 class Looking(nn.Module):
-    def __init__(self, rest: Callable[[], nn.Module]) -> None:
+    def __init__(self, rest):
         super().__init__()
         self.table = nn.Embedding(6, 4, sparse=True)
         self.rest = rest()
 
-    def forward(self, step: int) -> torch.Tensor:
+    def forward(self, step):
         return self.rest(self.table(torch.tensor([hvd.rank(), 2 + step % 3])))
 
 
 linear = partial(nn.Linear, 4, 3)
 
 
-def looks_up(wrap: Callable[..., Any], rest: Callable[[], nn.Module] = linear) -> nn.Module:
+def looks_up(wrap, rest=linear):
     model = Looking(rest)
     wrapped = wrap(model)
     is_ours = hasattr(wrapped._compression, "stats")
@@ -374,15 +364,15 @@ def looks_up(wrap: Callable[..., Any], rest: Callable[[], nn.Module] = linear) -
     return model
 
 
-def plain_sgd(model: nn.Module) -> torch.optim.Optimizer:
+def plain_sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
 
 
-def plain_adamw(model: nn.Module) -> torch.optim.Optimizer:
+def plain_adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=0.02)
 
 
-def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
+def unfreezes(wrap, adds_group=False):
     model = network()
     late = model[0]
     late.requires_grad_(False)
@@ -399,10 +389,7 @@ def unfreezes(wrap: Callable[..., Any], adds_group: bool = False) -> nn.Module:
 
 
 # Adam before the selection is Adam only where nothing is selected.
-PLAIN: dict[str, dict[str, Any]] = {
-    "sgd": {"make": plain_sgd, **UNMASKED},
-    "adamw": {"make": plain_adamw, **DENSE},
-}
+PLAIN = {"sgd": {"make": plain_sgd, **UNMASKED}, "adamw": {"make": plain_adamw, **DENSE}}
 looking = partial(partial, compare, program=looks_up)
 cases["sparse_gradients"] = looking(**PLAIN["sgd"])
 cases["sparse_gradients_alone"] = partial(

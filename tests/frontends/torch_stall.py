@@ -6,8 +6,6 @@ Reports seconds by where the work is queued: nowhere, on the default stream, on 
 program's own. A pretend device queues no work: there the three are alike.
 """
 
-from __future__ import annotations
-
 import time
 
 import horovod.torch as hvd
@@ -23,7 +21,7 @@ TRIED = 10**8
 REPEATS = 3
 
 
-def cycles() -> int:
+def cycles():
     torch.cuda._sleep(TRIED)
     torch.cuda.synchronize()
     start = time.perf_counter()
@@ -32,7 +30,7 @@ def cycles() -> int:
     return int(TRIED * BUSY_S / (time.perf_counter() - start))
 
 
-def gather_s(wire: HorovodDeviceCollective, name: str, busy: int, stream: torch.Stream) -> float:
+def gather_s(wire, name, busy, stream):
     hvd.barrier()
     if busy:
         with torch.cuda.stream(stream):
@@ -44,8 +42,8 @@ def gather_s(wire: HorovodDeviceCollective, name: str, busy: int, stream: torch.
     return taken
 
 
-def main() -> None:
-    found: dict[str, float] = {}
+def main():
+    found = {}
     if can_carry():
         with device_wire():
             wire = HorovodDeviceCollective(hvd.global_process_set, DEVICE, lambda *_: None)

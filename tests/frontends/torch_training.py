@@ -1,11 +1,8 @@
 """Worker: training by Horovod's optimizer. Arguments: the framework, and the number of ranks."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial
-from typing import Any
 
 import _auto
 import _laws
@@ -14,12 +11,11 @@ import _torch_hiding
 import _torch_laws
 import _torch_programs
 import _torch_watching
-from _common import Case
 from _torch_cases import begin, run
 from _torch_training import SETTINGS, compare_with_dense
 
 
-def all_cases(process_sets: dict[str, Any]) -> dict[str, Case]:
+def all_cases(process_sets):
     members = partial(_planned.planned_by_members, process_sets=process_sets)
     return {
         **{name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS},

@@ -1,7 +1,5 @@
 """Committed bytes are read and written alike for ever, also by an independent reader."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import json
@@ -23,7 +21,7 @@ FRAMES = {file: entry for file, entry in CURRENT.items() if entry["kind"] == "fr
 MESSAGES = {file: entry for file, entry in CURRENT.items() if entry["kind"] == "messages"}
 
 
-def golden(file: str) -> bytes:
+def golden(file):
     """A missing file fails here; nothing in the tests writes one."""
     return (PAYLOADS / file).read_bytes()
 

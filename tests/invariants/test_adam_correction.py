@@ -1,7 +1,5 @@
 """Adam before the selection, against Adam's definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.memory_checks import every_nth

@@ -1,7 +1,5 @@
 """Invariant 35: ten steps are five, a checkpoint, and five more, bit for bit, for all parts."""
 
-from __future__ import annotations
-
 import json
 
 import cases

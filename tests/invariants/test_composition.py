@@ -1,7 +1,5 @@
 """Parts that would silently do something else than their papers say cannot be joined."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What the papers say about their exchanges, by the numbers of docs/laws.md."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import cases

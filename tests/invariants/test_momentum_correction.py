@@ -1,7 +1,5 @@
 """Invariants 4 and 5: DGC's memory against momentum SGD, ScaleCom's against its recursion."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,9 +1,5 @@
 """Error feedback with momentum's scale, against SGD with momentum."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import worlds
@@ -27,15 +23,15 @@ CYCLING = [((0.9, 0.5, 0.0)[step % 3], 0.0 if step < 9 else 0.05) for step in ra
 nesterov_or_not = pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 
 
-def gradient(parameter: np.ndarray, step: int) -> np.ndarray:
+def gradient(parameter, step):
     return draw("normal", NUMEL, "float64", step) + 0.3 * parameter
 
 
-def state_of(rollback: bool = True, **options: Any) -> Any:
+def state_of(rollback=True, **options):
     return MEMORIES.create("momentum_feedback", **options).create(SPEC, rollback=rollback)
 
 
-def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings: Any) -> Any:
+def step_of(state, given_now, density, **settings):
     told = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, **settings}
     state.tune(**told)
     state.density = density
@@ -49,7 +45,7 @@ def step_of(state: Any, given_now: np.ndarray, density: float | None, **settings
     return applied * state.gain
 
 
-def owed_by(state: Any, momentum: float, nesterov: bool, density: float) -> np.ndarray:
+def owed_by(state, momentum, nesterov, density):
     left, arrays = momentum_left(momentum, density), state.arrays()
     owed = arrays["residual"] / (1 - momentum) * (1 - left)
     if arrays["momentum"].size:

@@ -1,7 +1,5 @@
 """Muon before the selection, against its definition and torch's own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import worlds

@@ -1,7 +1,5 @@
 """Worked examples and identities of the papers."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Invariants 2, 3 and 22: rounding is bounded, finite, and kept in the residual."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Invariant 32: densities depend on the step alone; dense steps in between lose nothing."""
 
-from __future__ import annotations
-
 import cases
 import pytest
 import worlds

@@ -1,7 +1,5 @@
 """Invariants 10 to 16: how much of a vector is kept, and which of the selectors agree."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """SIDCo: the gamma tail against scipy, and stages that change within bounds."""
 
-from __future__ import annotations
-
 import pytest
 from distributions import draw
 

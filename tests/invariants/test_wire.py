@@ -1,7 +1,5 @@
 """What travels, invariants 19 to 21: bit-exact codecs, ledgers, DGC's published ratio."""
 
-from __future__ import annotations
-
 import math
 
 import cases
@@ -25,20 +23,18 @@ OF_ANY_LENGTH = [
 GAPS = [65_534, 65_535, 65_536, 65_537, 131_071, 131_072, 131_073]
 
 
-def random_selection(
-    numel: int, density: float, dtype: str = "float32", seed: int = 0
-) -> Selection:
+def random_selection(numel, density, dtype="float32", seed=0):
     rng = np.random.default_rng(seed)
     count = count_from_density(numel, density)
     indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
     return Selection(indices, rng.normal(size=count).astype(dtype), numel)
 
 
-def body_bytes(codec, selection) -> int:
+def body_bytes(codec, selection):
     return codec.encode(selection).size - HEADER_BYTES
 
 
-def assert_comes_back(codec, selection) -> None:
+def assert_comes_back(codec, selection):
     decoded = codec.decode(codec.encode(selection))
     assert decoded.indices.tobytes() == selection.indices.tobytes()
     assert decoded.values.tobytes() == selection.values.tobytes()
@@ -75,13 +71,13 @@ def test_block16_is_four_bytes_and_a_count_a_block(values, density):
     assert body_bytes(codec, selection) == 4 * selection.count + 2 * 31
 
 
-def entropy_bits(density: float) -> float:
+def entropy_bits(density):
     """Of one index of a random set, as ALGORITHMS 14 has it."""
     rest = 1 - density
     return -(density * math.log2(density) + rest * math.log2(rest)) / density
 
 
-def golomb_bits(density: float, modulus: int) -> float:
+def golomb_bits(density, modulus):
     """Golomb's code with truncated binary remainders: what a gap costs on average."""
     miss, width = 1 - density, math.ceil(math.log2(modulus))
     short = 2**width - modulus

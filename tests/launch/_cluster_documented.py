@@ -6,8 +6,6 @@ MPI finds the hosts and ranks as it does there, and the names that ``scontrol`` 
 itself does not run, and ssh starts what srun would.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
-from blocks import TRAINING, Block, blocks_for  # noqa: E402
+from blocks import TRAINING, blocks_for  # noqa: E402
 from harness import LIMIT_S  # noqa: E402
 
 from benchmarks.network.cluster import Cluster  # noqa: E402
@@ -34,7 +32,7 @@ JOB = {
 }
 
 
-def user_at(folder: Path) -> Path:
+def user_at(folder):
     (folder / ".venv" / "bin").mkdir(parents=True)
     activate = f'PATH="{Path(sys.executable).parent}:$PATH"\n'
     (folder / ".venv" / "bin" / "activate").write_text(activate)
@@ -48,7 +46,7 @@ def user_at(folder: Path) -> Path:
     return folder
 
 
-def typed(cluster: Cluster, block: Block, folder: Path) -> dict[str, object]:
+def typed(cluster, block, folder):
     script = folder / "commands"
     script.write_text(block.text)
     shell = ["bash", "-e"] if block.where == "slurm" else ["sh", "-e"]

@@ -1,7 +1,5 @@
 """Launches by Gloo and MPI on a cluster of three namespaces; their outcomes as JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -21,7 +19,7 @@ os.environ.update(cluster.environment(), HVD_SPARSE_MARK="passed on", OMP_NUM_TH
 HOSTS = "host1:1,host2:2,host3:1"
 
 
-def launch(*arguments: str) -> dict[str, object]:
+def launch(*arguments):
     command = cluster.on("host1", [str(ROOT / "scripts" / "launch"), "-H", HOSTS, *arguments])
     done = subprocess.run(
         command,
@@ -34,7 +32,7 @@ def launch(*arguments: str) -> dict[str, object]:
     return {"code": done.returncode, "output": done.stdout + done.stderr}
 
 
-def logs(where: Path) -> dict[str, str]:
+def logs(where):
     return {
         path.name: "".join(each.read_text() for each in sorted(path.glob("std*")))
         for path in sorted(where.rglob("rank.*"))
@@ -42,7 +40,7 @@ def logs(where: Path) -> dict[str, str]:
 
 
 rank = [sys.executable, str(ROOT / "tests" / "launch" / "rank.py")]
-seen: dict[str, object] = {}
+seen = {}
 for controller in sorted(horovod_parts() & {"gloo", "mpi"}):
     where = folder / controller
     by = ("--controller", controller, "--output-filename")

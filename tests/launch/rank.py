@@ -1,7 +1,5 @@
 """What the launched ranks run: say where this is, average something, and fail where told to."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -1,18 +1,14 @@
 """``scripts/launch``: refusals, command lines, and what comes of them on several hosts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from blocks import Block, blocks_for
+from blocks import blocks_for
 from harness import LIMIT_S, ROOT
 from installed import horovod_parts
 
@@ -25,13 +21,13 @@ from _spaces import finish, needs_spaces, start  # noqa: E402
 from benchmarks.network.cluster import inside  # noqa: E402
 
 
-def program(path: Path, script: str) -> None:
+def program(path, script):
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/bash\n{script}\n")
     path.chmod(0o755)
 
 
-def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def launch(folder, *arguments, **settings):
     environment = {
         **os.environ,
         "HVD_SPARSE_VENV": str(folder / "none"),
@@ -49,7 +45,7 @@ def launch(folder: Path, *arguments: str, **settings: str) -> subprocess.Complet
     )
 
 
-def line_of(folder: Path, *arguments: str) -> list[str]:
+def line_of(folder, *arguments):
     program(folder / "bin" / "horovodrun", "touch TOUCHED")
     done = launch(folder, *arguments, "--dry-run", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
@@ -131,7 +127,7 @@ def test_waiting_ranks_yield_only_where_they_outnumber_cores(tmp_path):
     assert "OMP_NUM_THREADS=4\n" in own.stdout
 
 
-def of_mpirun(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+def of_mpirun(folder, script):
     """Launch where horovodrun becomes a shell that runs mpirun, as Horovod's does."""
     program(folder / "bin" / "mpirun", script)
     program(folder / "bin" / "horovodrun", 'exec /bin/sh -c "mpirun; exit \\$?"')
@@ -162,7 +158,7 @@ def seen(tmp_path_factory):
     return json.loads((folder / "seen.json").read_text())
 
 
-def told_by(seen: dict[str, Any], controller: str) -> Any:
+def told_by(seen, controller):
     if controller not in horovod_parts():
         pytest.skip(f"Horovod was built without {controller}")
     return seen[controller]
@@ -198,7 +194,7 @@ RANKS = {"hosts": 4, "slurm": 3}
 BLOCKS = [each for where in RANKS for each in blocks_for(where)]
 
 
-def outcome_of(block: Block, folder: Path) -> dict[str, Any]:
+def outcome_of(block, folder):
     script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
     code, output = finish(
         start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120

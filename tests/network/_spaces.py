@@ -1,7 +1,5 @@
 """Run a script on a cluster of network namespaces, where the machine lets us make one."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil
@@ -18,7 +16,7 @@ TOOLS = ("ip", "tc", "unshare", "setpriv")
 
 
 @functools.lru_cache
-def why_not() -> str | None:
+def why_not():
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
     if missing:
         return f"{', '.join(missing)} missing: apt-get install iproute2 util-linux"
@@ -36,7 +34,7 @@ def why_not() -> str | None:
 needs_spaces = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
-def start(command: list[str]) -> subprocess.Popen[str]:
+def start(command):
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -49,7 +47,7 @@ def start(command: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, str]:
+def finish(process, limit_s):
     try:
         output = process.communicate(timeout=limit_s)[0]
     except subprocess.TimeoutExpired:
@@ -58,7 +56,7 @@ def finish(process: subprocess.Popen[str], limit_s: float) -> tuple[int | None, 
     return process.returncode, output
 
 
-def on_cluster(script: str, *arguments: str, limit_s: float = LIMIT_S) -> str:
+def on_cluster(script, *arguments, limit_s=LIMIT_S):
     command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])
     code, output = finish(start(command), limit_s)
     assert code == 0, f"exit code {code}\n{output[-6000:]}"

@@ -1,7 +1,5 @@
 """Inside: lay three hosts, shape their links, and print what the probe and the counters say."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The baselines of the network bench select and keep what their descriptions say."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The cluster of namespaces: its links are as slow as asked, and nothing is left behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

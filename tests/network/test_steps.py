@@ -1,7 +1,5 @@
 """Steps over the wire, in each frontend: what is counted, judged and kept."""
 
-from __future__ import annotations
-
 import json
 import sys
 
@@ -24,10 +22,7 @@ def setting(rate, ours_s, controller="gloo"):
     row |= {"round": 0, "mean_total": 0.1, "all_threads": 0.1, "received": 1e6}
     where = {"rate": rate, "model": "resnet50", "compute": "none", "hosts": 4}
     where |= {"controller": controller, "command": "it", "wire": "a wire", "load": 0.0}
-    rows = [
-        {**row, "method": "dense", "total": 10.0},
-        {**row, "method": "auto", "total": ours_s},
-    ]
+    rows = [{**row, "method": "dense", "total": 10.0}, {**row, "method": "auto", "total": ours_s}]
     made = {**where, "rows": rows, "reports": {"dense": {}, "auto": {"verdict": "sparse it is"}}}
     return {**made, "summary": summarize(made)}
 

@@ -1,7 +1,5 @@
 """Whole trainings over a wire: when one is as good as dense, and what is not trained twice."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,15 +1,10 @@
 """Counting passes over arrays by page faults: compiles ``page_trap.c`` and joins it to numpy."""
 
-from __future__ import annotations
-
 import ctypes
 import resource
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from harness import LIMIT_S
 
 SOURCE = Path(__file__).with_name("page_trap.c")
@@ -18,7 +13,7 @@ THP_DISABLE = 41
 """``PR_SET_THP_DISABLE``: no huge pages, so that fresh memory is counted in small ones."""
 
 
-def compile_trap(folder: Path) -> Path:
+def compile_trap(folder):
     library = folder / "page_trap.so"
     command = [
         "cc",
@@ -43,7 +38,7 @@ class PageTrap:
     were written.
     """
 
-    def __init__(self, library: Path, arrays: dict[str, np.ndarray]) -> None:
+    def __init__(self, library, arrays):
         ctypes.CDLL(None).prctl(THP_DISABLE, 1, 0, 0, 0)
         self._library = ctypes.CDLL(str(library))
         self._library.trap_watch.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
@@ -54,7 +49,7 @@ class PageTrap:
         }
         assert -1 not in self._numbers.values()
 
-    def passes(self, work: Callable[[], Any]) -> dict[str, dict[str, float]]:
+    def passes(self, work):
         assert self._library.trap_arm() == 0
         try:
             work()
@@ -66,7 +61,7 @@ class PageTrap:
         }
 
 
-def fresh_bytes(work: Callable[[], Any]) -> int:
+def fresh_bytes(work):
     """Memory that ``work`` touches for the first time, by the kernel's count of page faults."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     work()

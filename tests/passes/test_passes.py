@@ -5,8 +5,6 @@ the arrays traps. Whoever adds a pass to the hot path fails here; whoever saves 
 budget.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -38,10 +36,7 @@ ONE_PASS = {
     "fresh memory": 0.0,
 }
 """12 bytes an entry: what ``residual.add_(gradient)`` costs."""
-BUDGETS = {
-    "numba": ONE_PASS,
-    "numpy": {**ONE_PASS, "fresh memory": 3.5},
-}
+BUDGETS = {"numba": ONE_PASS, "numpy": {**ONE_PASS, "fresh memory": 3.5}}
 """By engine.  Fresh memory is in gradients, whatever takes it."""
 CAUGHT_BY = {
     "looks at the gradient first": "gradient read",
@@ -63,7 +58,7 @@ def library(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=WITH_TIERS, ids=str)
-def measured(request, library: Path):
+def measured(request, library):
     worker = Path(__file__).with_name("worker.py")
     environment = {
         **os.environ,

@@ -4,22 +4,17 @@ it takes; step by step, for every case and every mutant of the engine, as JSON.
     python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState
@@ -45,28 +40,28 @@ DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "s
 
 
 class Mutant:
-    def __init__(self, kernels: Any, name: str, extra: Callable[..., Any]) -> None:
+    def __init__(self, kernels, name, extra):
         self._kernels = kernels
         self._name = name
         self._extra = extra
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         original = getattr(self._kernels, name)
         if name != self._name:
             return original
 
-        def with_extra(*arguments: Any) -> Any:
+        def with_extra(*arguments):
             self._extra(*arguments)
             return original(*arguments)
 
         return with_extra
 
 
-def _around(name: str, extra: Callable[..., Any]) -> Callable[[Any], Mutant]:
+def _around(name, extra):
     return lambda kernels: Mutant(kernels, name, extra)
 
 
-MUTANTS: dict[str, Callable[[Any], Mutant]] = {
+MUTANTS = {
     "looks at the gradient first": _around(
         "accumulate_and_take", lambda gradient, *_: gradient.max()
     ),
@@ -84,9 +79,7 @@ MUTANTS: dict[str, Callable[[Any], Mutant]] = {
 
 
 class Measurement:
-    def __init__(
-        self, library: Path, kernels: Any, selector: str, rollback: bool, memory: str | None = None
-    ) -> None:
+    def __init__(self, library, kernels, selector, rollback, memory=None):
         options = {} if memory is None else {"memory": memory}
         configuration = Configuration.create(
             selector={"id": selector, "density": DENSITY}, rollback=rollback, **options
@@ -106,13 +99,13 @@ class Measurement:
             watched |= _both(name, getattr(self.state.memory, name))
         self.trap = PageTrap(library, watched)
 
-    def step(self) -> Outgoing:
+    def step(self):
         outgoing = self.pipeline.send(self.state, self.gradient, dense=False)
         self.state.commit()
         return outgoing
 
-    def run(self) -> list[dict[str, float]]:
-        measured: list[dict[str, float]] = []
+    def run(self):
+        measured = []
         for number in range(WARM + MEASURED):
             self.gradient[:] = self.gradients.at(number)
             if number < WARM:
@@ -123,10 +116,10 @@ class Measurement:
                 measured.append({**self.trapped(), "fresh memory": fresh})
         return measured
 
-    def trapped(self) -> dict[str, float]:
-        outgoing: list[Outgoing] = []
+    def trapped(self):
+        outgoing = []
         passes = self.trap.passes(lambda: outgoing.append(self.step()))
-        counts: Counter[str] = Counter()
+        counts = Counter()
         for name, times in passes.items():
             vector = name.removeprefix(SECOND)
             counts[f"{vector} read"] += times["reads"]
@@ -134,12 +127,12 @@ class Measurement:
         return {**counts, "said to be one pass": float(outgoing[0].found.is_one_pass)}
 
 
-def _both(name: str, buffer: Any) -> dict[str, np.ndarray]:
+def _both(name, buffer):
     second = {SECOND + name: buffer.new} if buffer.can_roll_back else {}
     return {name: buffer.old, **second}
 
 
-def main(library: Path, engine: Any) -> dict[str, Any]:
+def main(library, engine):
     kernels = resolve_engine(engine)
     measured = {
         case: Measurement(library, kernels, *options).run() for case, options in CASES.items()

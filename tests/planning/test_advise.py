@@ -1,7 +1,5 @@
 """``hvd-sparse advise``: arithmetic, worked by hand and beside what was measured on hosts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

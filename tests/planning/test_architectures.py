@@ -1,7 +1,5 @@
 """The parameter lists of known models: totals, operations, and the order of gradients."""
 
-from __future__ import annotations
-
 import pytest
 
 from benchmarks.architectures import ARCHITECTURES, flops, parameters

@@ -1,7 +1,5 @@
 """Lines fitted to noisy messages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from hvd_sparse.plan.costs import Line, fit_line
 SIZES = tuple(float(2**power) for power in range(8, 27, 2))
 
 
-def messages(line: Line, rng: np.random.Generator, repeats: int = 9) -> list[tuple[float, float]]:
+def messages(line, rng, repeats=9):
     found = []
     for size in SIZES:
         times = line(size) * (1 + 0.03 * rng.standard_normal(repeats))

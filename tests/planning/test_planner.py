@@ -1,7 +1,5 @@
 """The planner against brute force and equal groups, and a step worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +15,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 DENSITY = 0.001
 
 
-def instance_of(rng: np.random.Generator, layers: int, *, per_tensor: bool) -> Instance:
+def instance_of(rng, layers, *, per_tensor):
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
     wire = Line(*rng.uniform(0, [3e-3, 1e-7]))
@@ -26,7 +24,7 @@ def instance_of(rng: np.random.Generator, layers: int, *, per_tensor: bool) -> I
     return Instance(backward_s, numel, nbytes, wire, select, per_tensor)
 
 
-def every_end_s(instance: Instance) -> np.ndarray:
+def every_end_s(instance):
     size = instance.size
     plans = np.arange(2 ** (size - 1))
     compute_s, wire_s = np.zeros((2, plans.size))

@@ -1,10 +1,7 @@
 """Training with faults in small worlds: conservation and replica identity at every step."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,30 +18,28 @@ SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
 
 
 class NumpyCompressor(Compressor):
-    def __init__(self, collective: Any, configuration: Any, average: bool) -> None:
+    def __init__(self, collective, configuration, average):
         super().__init__(configuration, f"soak.{id(collective)}", collective.world_size)
         self.collective = collective
         self.session = Session(configuration, SPECS, collective, average=average)
         self.step = self.session.step
 
-    def _place_in_world(self) -> tuple[int, int]:
+    def _place_in_world(self):
         return self.collective.rank, self.collective.world_size
 
-    def residuals(self) -> dict[str, np.ndarray]:
+    def residuals(self):
         kept = worlds.residuals(self.session)
         return {spec.key: kept.get(spec.key, np.zeros(spec.numel, np.float32)) for spec in SPECS}
 
 
-def gather(collective: Any, value: Any) -> list[Any]:
+def gather(collective, value):
     data = np.frombuffer(pickle.dumps(value), np.uint8)
     sizes = collective.allgather(np.array([data.size]), "sizes").wait(None)
     everything = collective.allgather(data, "values").wait(None)
     return [pickle.loads(part.tobytes()) for part in np.split(everything, np.cumsum(sizes)[:-1])]
 
 
-def run_segment(
-    collective: Any, plan: Plan, configuration: Any, steps: range, average: bool, saved: Any
-) -> bytes:
+def run_segment(collective, plan, configuration, steps, average, saved):
     compressor = NumpyCompressor(collective, configuration, average)
     rank, size = collective.rank, collective.world_size
     if saved:
@@ -53,7 +48,7 @@ def run_segment(
         kept = gather(collective, compressor.residuals())
         check_redistribution(states, kept, average=average)
 
-    def reduce(step: int) -> Any:
+    def reduce(step):
         return compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
 
     gathered = partial(gather, collective)
@@ -61,7 +56,7 @@ def run_segment(
     return checkpoint.to_bytes(compressor.state_dict())
 
 
-def soak(seed: int, segments: int, each: int, selector: str, average: bool, over: str) -> int:
+def soak(seed, segments, each, selector, average, over):
     plan, saved, start = Plan(seed), [], 0
     schedule = plan.schedule(segments * each)
     configuration = worlds.configure(

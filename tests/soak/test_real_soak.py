@@ -1,15 +1,11 @@
 """The soak on real ranks, under MPI and Gloo in turn: a new launch for every world."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from harness import CONTROLLERS, LIMIT_S, launch
 from soak_plan import Plan
 
 
-def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int, int]:
+def soak(folder, sizes, steps, between):
     checks = faults = 0
     for segment, size in enumerate(sizes):
         numbers = (segment * steps, steps, between, len(sizes) * steps)
@@ -26,13 +22,13 @@ def soak(folder: Path, sizes: list[int], steps: int, between: int) -> tuple[int,
 
 
 @pytest.mark.timeout(400)
-def test_nothing_is_lost_and_replicas_stay_equal_on_real_ranks(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_replicas_stay_equal_on_real_ranks(tmp_path):
     checks, faults = soak(tmp_path, [2, 3], steps=100, between=5)
     assert checks == 40 and faults > 3
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_so_it_is_over_20000_steps_at_every_100th(tmp_path: Path) -> None:
+def test_so_it_is_over_20000_steps_at_every_100th(tmp_path):
     checks, faults = soak(tmp_path, Plan(4).sizes(20), steps=1000, between=100)
     assert checks == 200 and faults > 500

@@ -1,10 +1,7 @@
 """Worker of the soak: FOLDER FIRST_STEP STEPS STEPS_BETWEEN_CHECKS TOTAL_STEPS."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
@@ -19,7 +16,7 @@ from hvd_sparse.torch import Compression
 SEED = 3
 
 
-def main() -> None:
+def main():
     folder = Path(sys.argv[1])
     start, count, between, total = map(int, sys.argv[2:6])
     hvd.init()
@@ -42,7 +39,7 @@ def main() -> None:
         descent, named_parameters=parameters.items(), compression=compressor
     )
 
-    def residuals() -> dict[str, np.ndarray]:
+    def residuals():
         tensors = compressor.state_dict()["tensors"]
         return {
             key: tensors[key]["arrays"]["residual"].numpy()
@@ -51,7 +48,7 @@ def main() -> None:
             for key, shape in SHAPES.items()
         }
 
-    def gather(value: Any) -> list[Any]:
+    def gather(value):
         return hvd.allgather_object(value, name="books")
 
     if start:
@@ -59,7 +56,7 @@ def main() -> None:
         states = checkpoint.read(folder / str(start))
         check_redistribution(states, gather(residuals()), average=True)
 
-    def reduce(step: int) -> dict[str, np.ndarray]:
+    def reduce(step):
         scale[0] = plan.scale(step)
         given = plan.gradients(step, rank, size)
         optimizer.zero_grad()

@@ -1,7 +1,5 @@
 """Compressors without a framework: around a numpy session, and of which the options are noted."""
 
-from __future__ import annotations
-
 import inspect
 from contextlib import contextmanager
 

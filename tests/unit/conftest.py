@@ -1,16 +1,11 @@
 """What several files of unit tests start."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from compressors import making
 
 
 @pytest.fixture(scope="module")
-def world_of_one() -> Iterator[None]:
+def world_of_one():
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -19,6 +14,6 @@ def world_of_one() -> Iterator[None]:
 
 
 @pytest.fixture
-def make() -> Iterator[Any]:
+def make():
     with making() as make_one:
         yield make_one

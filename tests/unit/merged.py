@@ -1,7 +1,5 @@
 """Groups of tensors from which one selection is made: how the tests configure and train them."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import worlds

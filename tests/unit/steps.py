@@ -1,32 +1,24 @@
 """Three small tensors in two buckets, and a session for them: what the tests of steps share."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import worlds
 
-from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.step.session import Session
 
 SPECS = worlds.tensors((6, 5), (8,), (3, 3))
 BUCKETS = [(1, 2), (0,)]
 FAULTY = 1
 
-Step = tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]
 
-
-def start(collective: LocalCollective, configuration: Configuration | None = None) -> Session:
+def start(collective, configuration=None):
     return Session(configuration or worlds.configure(), SPECS, collective, buckets=BUCKETS)
 
 
-def gradients(collective: LocalCollective, step: int) -> dict[str, np.ndarray]:
+def gradients(collective, step):
     return worlds.integers(SPECS, collective.rank, step)
 
 
-def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
+def measured_step(session, given):
     kept = worlds.residuals(session)
     accumulated = {
         key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64)
@@ -35,7 +27,7 @@ def measured_step(session: Session, given: dict[str, np.ndarray]) -> Step:
     return accumulated, session.reduce(given), worlds.residuals(session)
 
 
-def assert_conserved(steps: list[Step]) -> None:
+def assert_conserved(steps):
     """Law 1 over all ranks, exact for small whole numbers."""
     for key in steps[0][0]:
         accumulated = sum(before[key] for before, _, _ in steps)
@@ -44,9 +36,7 @@ def assert_conserved(steps: list[Step]) -> None:
         assert (len(steps) * average + kept).tolist() == accumulated.tolist(), key
 
 
-def start_exchange(
-    session: Session, positions: Any, given: dict[str, np.ndarray]
-) -> dict[int, tuple[np.ndarray, Any]]:
+def start_exchange(session, positions, given):
     flat = {position: given[SPECS[position].key].reshape(-1) for position in positions}
     wires = {position: session.driver.compress(position, flat[position]) for position in positions}
     collective = session.collective

@@ -1,7 +1,5 @@
 """Ranks answer each other over UDP, nobody else, and stand still for a while unharmed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -41,7 +39,7 @@ doing[sys.stdin.readline().strip()]()
 
 
 class Other:
-    def __init__(self) -> None:
+    def __init__(self):
         self.process = subprocess.Popen(
             [sys.executable, "-c", OTHER_PROCESS],
             stdin=subprocess.PIPE,
@@ -51,17 +49,17 @@ class Other:
         rank, where, port, token = json.loads(self.read())
         self.endpoint = Endpoint(rank, tuple(where), port, token)
 
-    def do(self, what: str) -> None:
+    def do(self, what):
         self.process.stdin.write(what + "\n")
         self.process.stdin.flush()
 
-    def read(self) -> str:
+    def read(self):
         return self.process.stdout.readline()
 
-    def answers(self, patience_s: float = HANG_S) -> bool:
+    def answers(self, patience_s=HANG_S):
         return 5 in ask_all([self.endpoint], {"a": 1}, patience_s)
 
-    def end(self) -> None:
+    def end(self):
         self.process.kill()
         self.process.communicate()
 
@@ -93,7 +91,7 @@ def listen():
         port.close()
 
 
-def is_answered(endpoint: Endpoint) -> bool:
+def is_answered(endpoint):
     return endpoint.rank in ask_all([endpoint], {"a": 1}, HANG_S)
 
 

@@ -1,7 +1,5 @@
 """``auto``: the fewest bytes of the codecs that keep all indices, decided alike on all ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conformance.codec_checks import selection_of

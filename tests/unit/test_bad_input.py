@@ -1,7 +1,5 @@
 """Bad input is refused by name: the tensor, the value, the remedy."""
 
-from __future__ import annotations
-
 import math
 
 import cases

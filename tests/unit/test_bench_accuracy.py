@@ -1,7 +1,5 @@
 """``python -m benchmarks accuracy``: other methods' rules, and simulated beside real ranks."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``python -m benchmarks``: what it lists, and quick runs of benches."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

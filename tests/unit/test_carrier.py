@@ -1,7 +1,5 @@
 """The carrier: what a plain sum over the ranks tells, and every way in which it is no plain sum."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoint files: atomic, refused if damaged, loaded into worlds of other sizes."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

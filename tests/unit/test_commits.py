@@ -1,7 +1,5 @@
 """Elastic runs: whenever workers die, all others resume from one point with all residuals."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

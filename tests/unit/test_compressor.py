@@ -1,7 +1,5 @@
 """What both frontends' compressors have in common: names, identity, and states that go on."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Configurations: made from ids, mappings or objects, compared by what ranks share, in JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

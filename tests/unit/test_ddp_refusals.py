@@ -1,11 +1,7 @@
 """``hvd_sparse.ddp`` in one process: what it refuses, by name, and gradients that it clips."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -16,7 +12,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from hvd_sparse.ddp import DdpCompressor, register
+from hvd_sparse.ddp import register
 from hvd_sparse.errors import (
     CorruptCheckpoint,
     InvalidOption,
@@ -28,29 +24,29 @@ from hvd_sparse.errors import (
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
-def model_of(*layers: nn.Module) -> DistributedDataParallel:
+def model_of(*layers):
     torch.manual_seed(0)
     return DistributedDataParallel(nn.Sequential(*(layers or (nn.Linear(8, 6), nn.Linear(6, 2)))))
 
 
 @pytest.fixture
-def model() -> DistributedDataParallel:
+def model():
     return model_of()
 
 
 @pytest.fixture
-def handle(model: DistributedDataParallel) -> Iterator[DdpCompressor]:
+def handle(model):
     made = register(model, "topk", density=0.1, min_numel=1, allow_dense=False)
     yield made
     made.close()
 
 
-def test_a_bare_model_is_refused() -> None:
+def test_a_bare_model_is_refused():
     with pytest.raises(InvalidOption, match=r"the model is Linear: first wrap it"):
         register(nn.Linear(2, 2), density=0.1)
 
 
-def test_a_second_hook_is_refused_by_name() -> None:
+def test_a_second_hook_is_refused_by_name():
     model = model_of()
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
     with pytest.raises(InvalidOption, match=r"hook 'fp16_compress_hook', and DDP accepts only one"):
@@ -68,7 +64,7 @@ def test_a_second_hook_is_refused_by_name() -> None:
         register(model, density=0.1)
 
 
-def test_sparse_and_complex_gradients_are_refused_by_name() -> None:
+def test_sparse_and_complex_gradients_are_refused_by_name():
     with pytest.raises(UnsupportedInput, match=r"'0.weight' has sparse gradients.*sparse=False"):
         register(model_of(nn.Embedding(4, 3, sparse=True), nn.Linear(3, 2)), density=0.1)
     with pytest.raises(UnsupportedInput, match=r"'0.weight' has dtype complex64"):
@@ -85,23 +81,23 @@ def test_sparse_and_complex_gradients_are_refused_by_name() -> None:
         ({"optimizer": 3}, "optimizer is int"),
     ],
 )
-def test_options_that_cannot_be_are_refused(options: dict[str, object], words: str) -> None:
+def test_options_that_cannot_be_are_refused(options, words):
     with pytest.raises((InvalidOption, UnknownName), match=words):
         register(model_of(), density=0.1, **options)
 
 
-def test_a_method_that_is_no_name_is_refused() -> None:
+def test_a_method_that_is_no_name_is_refused():
     with pytest.raises(InvalidOption, match="the method is None: give its name"):
-        register(model_of(), None, density=0.1)  # type: ignore[arg-type]
+        register(model_of(), None, density=0.1)
 
 
 @pytest.mark.parametrize("state", [None, "state", {"0.weight": torch.zeros(2)}])
-def test_what_is_no_state_of_a_compressor_is_refused(handle: DdpCompressor, state: object) -> None:
+def test_what_is_no_state_of_a_compressor_is_refused(handle, state):
     with pytest.raises(CorruptCheckpoint, match="is no state of a compressor: give the result"):
-        handle.load_state_dict(state)  # type: ignore[arg-type]
+        handle.load_state_dict(state)
 
 
-def test_a_ddp_that_passes_buckets_over_is_refused() -> None:
+def test_a_ddp_that_passes_buckets_over_is_refused():
     model = DistributedDataParallel(
         nn.Linear(2, 2), find_unused_parameters=True, skip_all_reduce_unused_params=True
     )
@@ -109,26 +105,24 @@ def test_a_ddp_that_passes_buckets_over_is_refused() -> None:
         register(model, density=0.1)
 
 
-def test_a_closed_compressor_refuses_its_model(
-    model: DistributedDataParallel, handle: DdpCompressor
-) -> None:
+def test_a_closed_compressor_refuses_its_model(model, handle):
     handle.close()
     with pytest.raises(InvalidOption, match=r"closed, but DDP keeps its hook"):
         model(torch.ones(3, 8)).sum().backward()
 
 
-def test_from_config_makes_an_equal_compressor(handle: DdpCompressor) -> None:
+def test_from_config_makes_an_equal_compressor(handle):
     other = register(model_of(), "from_config", config=handle.config())
     assert other.configuration == handle.configuration
     other.close()
 
 
-def test_a_copy_is_refused_with_what_to_copy_instead(handle: DdpCompressor) -> None:
+def test_a_copy_is_refused_with_what_to_copy_instead(handle):
     with pytest.raises(InvalidOption, match=r"register\(model, 'from_config'.* model\.module"):
         copy.deepcopy(handle)
 
 
-def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
+def test_a_failed_step_leaves_ddp_ready_for_the_next():
     model = model_of()
     made = register(model, "topk", density=0.1, min_numel=1, on_nonfinite="raise")
     with pytest.raises(SparseError, match="NaN or Inf"):
@@ -140,7 +134,7 @@ def test_a_failed_step_leaves_ddp_ready_for_the_next() -> None:
     made.close()
 
 
-def test_a_failed_step_leaves_no_loss_scale() -> None:
+def test_a_failed_step_leaves_no_loss_scale():
     model, scales = model_of(), [8.0]
     options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "on_nonfinite": "raise"}
     made = register(model, "topk", grad_scaler=lambda: scales[0], **options)
@@ -158,7 +152,7 @@ def test_a_failed_step_leaves_no_loss_scale() -> None:
     made.close()
 
 
-def test_states_go_between_compiled_and_plain_models() -> None:
+def test_states_go_between_compiled_and_plain_models():
     options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "name": "compiled"}
     plain = model_of()
     compiled = DistributedDataParallel(torch.compile(plain.module, backend="eager"))
@@ -183,11 +177,11 @@ def test_states_go_between_compiled_and_plain_models() -> None:
 
 
 class Rooted(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale, self.layer = nn.Parameter(torch.ones(6)), nn.Linear(8, 6)
 
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, inputs):
         return self.layer(inputs) * self.scale
 
 
@@ -199,9 +193,7 @@ class Rooted(nn.Module):
         ([".scale"], ["layer.weight", "layer.bias"]),
     ],
 )
-def test_what_ddp_ignores_is_what_the_compressor_leaves_alone(
-    ignored: list[str], reduced: list[str]
-) -> None:
+def test_what_ddp_ignores_is_what_the_compressor_leaves_alone(ignored, reduced):
     bare = Rooted()
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(bare, ignored)
     model = DistributedDataParallel(bare)
@@ -225,9 +217,7 @@ MOMENTUM = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
         (partial(torch.optim.SGD, lr=0.1), False, 0.01, []),
     ],
 )
-def test_accuracy_at_stake_is_told_once_with_the_remedy(
-    make: Any, hands_over: bool, density: float, words: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_accuracy_at_stake_is_told_once_with_the_remedy(make, hands_over, density, words, caplog):
     model = model_of()
     optimizer = make(model.parameters())
     options = {"optimizer": optimizer} if hands_over else {}
@@ -241,7 +231,7 @@ def test_accuracy_at_stake_is_told_once_with_the_remedy(
     assert len(told) == bool(words) and all(word in told[0] for word in words)
 
 
-def test_an_optimizer_of_other_parameters_is_refused() -> None:
+def test_an_optimizer_of_other_parameters_is_refused():
     model, other = model_of(), model_of()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
     with pytest.raises(InvalidOption, match=r"'0.weight' is in none of the optimizer's"):
@@ -250,14 +240,14 @@ def test_an_optimizer_of_other_parameters_is_refused() -> None:
 
 
 BOUND, STEPS = 0.5, 6
-MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+MAKERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, 0.02),
     "plain": lambda p: torch.optim.SGD(p, 0.1),
 }
 
 
-def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[Any], list[float]]:
+def trained(name, *, registered, scaled=False):
     torch.manual_seed(0)
     layers = nn.Linear(8, 40), nn.Tanh(), nn.Linear(40, 40), nn.Tanh(), nn.Linear(40, 2)
     model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=0.002)
@@ -265,7 +255,7 @@ def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
     handle = None
     if registered:
-        options: dict[str, Any] = {"min_numel": 10**6, "optimizer": optimizer}
+        options = {"min_numel": 10**6, "optimizer": optimizer}
         if name == "plain":
             options = {"min_numel": 1, "compress_1d": True, "allow_dense": False}
         if scaled:
@@ -291,7 +281,7 @@ def trained(name: str, *, registered: bool, scaled: bool = False) -> tuple[list[
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", MAKERS)
-def test_everything_sent_trains_as_with_torchs_clipping(name: str, scaled: bool) -> None:
+def test_everything_sent_trains_as_with_torchs_clipping(name, scaled):
     ends, tops = trained(name, registered=True, scaled=scaled)
     plain_ends, plain_tops = trained(name, registered=False)
     for one, other in zip(ends, plain_ends, strict=True):
@@ -300,7 +290,7 @@ def test_everything_sent_trains_as_with_torchs_clipping(name: str, scaled: bool)
         assert tops == pytest.approx(plain_tops, rel=1e-4)
 
 
-def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does() -> None:
+def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does():
     gradients = pytest.importorskip("hvd_sparse.torch.gradients", exc_type=ImportError)
     ends = []
     for is_ours in (True, False):
@@ -320,7 +310,7 @@ def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does() -> None:
     assert torch.equal(*ends)
 
 
-def test_a_gradient_that_is_not_finite_is_seen_as_ever() -> None:
+def test_a_gradient_that_is_not_finite_is_seen_as_ever():
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)))
     handle = register(model, "topk", density=0.5, min_numel=1, clip_grad_norm=BOUND)
     model(torch.full((2, 8), torch.inf)).sum().backward()
@@ -329,7 +319,7 @@ def test_a_gradient_that_is_not_finite_is_seen_as_ever() -> None:
     handle.close()
 
 
-def test_a_density_that_hides_has_nothing_to_hide_behind() -> None:
+def test_a_density_that_hides_has_nothing_to_hide_behind():
     model = DistributedDataParallel(nn.Linear(8, 6))
     with pytest.raises(
         InvalidOption, match=r"clip_grad_norm is 0\.5, which waits for all gradients"

@@ -1,7 +1,5 @@
 """Densities that follow the learning rate have the mean that was asked for."""
 
-from __future__ import annotations
-
 import copy
 import logging
 
@@ -47,7 +45,7 @@ SCHEDULERS = {
 }
 
 
-def two_groups(lr: float = 0.01) -> torch.optim.Optimizer:
+def two_groups(lr=0.01):
     first, second = nn.Linear(64, 50, bias=False), nn.Linear(50, 40, bias=False)
     groups = [{"params": first.parameters()}, {"params": second.parameters(), "lr": 3 * lr}]
     return torch.optim.SGD(groups, lr=lr, momentum=0.9)

@@ -1,7 +1,5 @@
 """Densities by tensor: which one a tensor takes, what is refused, and that all ranks agree."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,13 +1,10 @@
 """Blocks of the documentation that need no ranks run; a method added by its page holds the laws."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from adding import added, steps, tried
@@ -22,7 +19,7 @@ pytestmark = pytest.mark.full
 PYTHON = blocks_for("python")
 
 
-def whole(number: int) -> str:
+def whole(number):
     block = PYTHON[number]
     if not block.goes_on:
         return block.text
@@ -69,14 +66,14 @@ def test_a_command_of_the_checkout_runs_in_it(block):
     assert len(re.findall(r"\b\d+ passed", done.stdout, re.MULTILINE)) == len(commands_of(block))
 
 
-def write_a_run(path: Path) -> None:
+def write_a_run(path):
     sink = JsonLines(os.fspath(path)).open()
     for step in (1, 50, 100):
         sink.log(step=step, loss=1 / step, bytes_sent=1000)
     sink.close()
 
 
-def run_block(block, command: str, folder: Path) -> None:
+def run_block(block, command, folder):
     done = run_documented(command, folder)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
 

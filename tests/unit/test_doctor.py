@@ -1,7 +1,5 @@
 """``hvd-sparse doctor``: what is there, what is used of it, and what each missing package costs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -18,7 +16,7 @@ OF_WRITERS = ("tensorboard", "wandb", "mlflow")
 """Whoever names one in ``telemetry=`` is told there what it needs."""
 
 
-def of_pyproject() -> set[tuple[str, str]]:
+def of_pyproject():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.MULTILINE))

@@ -1,7 +1,5 @@
 """Which engine runs, what the slow one says, and threads that flush subnormal numbers."""
 
-from __future__ import annotations
-
 import pytest
 from installed import has_triton, is_installed, with_triton
 from programs import run_python

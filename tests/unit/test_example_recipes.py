@@ -1,9 +1,6 @@
 """What the examples of the papers read, and their networks and learning rates."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(autouse=True)
-def examples_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def examples_on_the_path(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     before = set(sys.modules)
     yield
@@ -24,7 +21,7 @@ def examples_on_the_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
-def options(*arguments: str, recipe: str = "CIFAR10", monkeypatch=None):
+def options(*arguments, recipe="CIFAR10", monkeypatch=None):
     from recipes import options as module
 
     chosen = getattr(module, recipe)

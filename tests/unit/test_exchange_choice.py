@@ -1,7 +1,5 @@
 """The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

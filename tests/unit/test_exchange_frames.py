@@ -1,7 +1,5 @@
 """Frames that a tensor does not wait for, and messages too long for a collective, are refused."""
 
-from __future__ import annotations
-
 import struct
 from types import SimpleNamespace
 
@@ -100,8 +98,7 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
     words = f"'t0' has 1000 entries of float32, but a payload for it has {numel} of {dtype}"
     with pytest.raises(CorruptPayload, match=words):
         write_sum(
-            (spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0),
-            reference,
+            (spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0), reference
         )
 
 

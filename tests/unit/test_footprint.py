@@ -1,7 +1,5 @@
 """How many entries and bytes a density asks for, and the bounds of messages and of memory."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

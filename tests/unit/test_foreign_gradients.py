@@ -1,11 +1,7 @@
 """Optimizers that are handed over, under DDP: gradients outside the compressor, scalers, hooks."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -24,9 +20,8 @@ from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.muon_correction import MuonCorrection
 
-Make = Callable[[Any], torch.optim.Optimizer]
 STEPS = 5
-MAKERS: dict[str, Make] = {
+MAKERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.02, momentum=0.9, nesterov=True, weight_decay=0.1),
     "adam": lambda p: torch.optim.Adam(p, 0.02, weight_decay=0.1),
     "adamw": lambda p: torch.optim.AdamW(p, 0.02, weight_decay=0.1),
@@ -39,13 +34,13 @@ of_each_optimizer = pytest.mark.parametrize("name", MAKERS)
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
 
-def made(name: str, *others: torch.Tensor) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+def made(name, *others):
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(8, 6))
     return model, MAKERS[name]([*model.parameters(), *others])
 
 
-def handed(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **options: Any) -> Any:
+def handed(model, optimizer, **options):
     """All of the model goes dense, so that its training is the optimizer's own."""
     options = {"min_numel": 10**6, **options}
     return register(model, "topk", density=1, optimizer=optimizer, **options)
@@ -54,16 +49,11 @@ def handed(model: DistributedDataParallel, optimizer: torch.optim.Optimizer, **o
 COMPRESSED = {"min_numel": 1, "allow_dense": False}
 
 
-def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+def loss_of(model, step):
     return model(torch.full((2, 8), step - 2.0)).square().sum()
 
 
-def take_step(
-    optimizer: torch.optim.Optimizer,
-    loss: torch.Tensor,
-    scaler: torch.amp.GradScaler | None,
-    between: Callable[[], Any] = lambda: None,
-) -> None:
+def take_step(optimizer, loss, scaler, between=lambda: None):
     (loss if scaler is None else scaler.scale(loss)).backward()
     between()
     if scaler is None:
@@ -73,19 +63,12 @@ def take_step(
         scaler.update()
 
 
-def same(mine: list[torch.Tensor], plain: list[torch.Tensor]) -> None:
+def same(mine, plain):
     for one, other in zip(mine, plain, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def trained(
-    name: str,
-    loss: Callable[..., torch.Tensor],
-    *others: nn.Parameter,
-    hands_over: bool,
-    scaler: torch.amp.GradScaler | None = None,
-    scheduled: str = "",
-) -> list[torch.Tensor]:
+def trained(name, loss, *others, hands_over, scaler=None, scheduled=""):
     model, optimizer = made(name, *others)
     options = {} if scaler is None else {"grad_scaler": scaler}
     scheduler = CosineAnnealingLR(optimizer, STEPS) if scheduled == "before" else None
@@ -102,14 +85,12 @@ def trained(
 
 
 @of_each_optimizer
-def test_parameters_outside_of_the_model_get_the_optimizers_own_update(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_parameters_outside_of_the_model_get_the_optimizers_own_update(name, caplog):
     ends = []
     for hands_over in (False, True):
         temperature = nn.Parameter(torch.ones(3))
 
-        def loss(model: nn.Module, step: int, outside: Any = temperature) -> torch.Tensor:
+        def loss(model, step, outside=temperature):
             return loss_of(model, step) + ((step + 1) * outside**2).sum()
 
         ends.append(trained(name, loss, temperature, hands_over=hands_over))
@@ -120,8 +101,8 @@ def test_parameters_outside_of_the_model_get_the_optimizers_own_update(
 
 
 @of_each_optimizer
-def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name: str) -> None:
-    def loss(model: Any, step: int) -> torch.Tensor:
+def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name):
+    def loss(model, step):
         return loss_of(model.module, step)
 
     same(trained(name, loss, hands_over=True), trained(name, loss, hands_over=False))
@@ -130,8 +111,8 @@ def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name: s
 @pytest.mark.parametrize("passed_by", ["module", "no_sync"])
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_through_it(
-    passed_by: str, set_to_none: bool
-) -> None:
+    passed_by, set_to_none
+):
     model, optimizer = made("sgd")
     handle = handed(model, optimizer)
     for _ in range(2):
@@ -153,8 +134,8 @@ def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_t
 
 
 @of_each_optimizer
-def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(name: str) -> None:
-    def loss(model: nn.Module, step: int) -> torch.Tensor:
+def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(name):
+    def loss(model, step):
         return loss_of(model, step) * (torch.inf if step == 2 else 1.0)
 
     ends = []
@@ -165,7 +146,7 @@ def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(name:
     same(*ends)
 
 
-def test_step_hooks_are_called_once_a_step() -> None:
+def test_step_hooks_are_called_once_a_step():
     model, optimizer = made("adamw")
     called = []
     optimizer.register_step_pre_hook(lambda *_: called.append("pre"))
@@ -195,17 +176,17 @@ def test_step_hooks_are_called_once_a_step() -> None:
 )
 @pytest.mark.parametrize("base_was_made", [True, False])
 def test_a_derived_optimizer_that_only_adds_options_is_known(
-    base: Any, memory: type, base_was_made: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    base, memory, base_was_made, monkeypatch
+):
     monkeypatch.setattr(base, "step", unhooked(base.step))
 
-    class Named(base):  # type: ignore[misc]
-        def __init__(self, parameters: Any, label: str) -> None:
+    class Named(base):
+        def __init__(self, parameters, label):
             super().__init__(parameters, lr=0.1)
             self.label = label
 
-    class Other(base):  # type: ignore[misc]
-        def step(self, closure: Any = None) -> Any:
+    class Other(base):
+        def step(self, closure=None):
             return super().step(closure)
 
     parameters = [nn.Parameter(torch.zeros(2, 2))]
@@ -215,13 +196,7 @@ def test_a_derived_optimizer_that_only_adds_options_is_known(
     assert not read_optimizer(Other(parameters, lr=0.1)).memories
 
 
-def said_while_training(
-    caplog: pytest.LogCaptureFixture,
-    between: Callable[[DistributedDataParallel], Any],
-    *,
-    scaler: torch.amp.GradScaler | None = None,
-    **options: Any,
-) -> list[str]:
+def said_while_training(caplog, between, *, scaler=None, **options):
     model, optimizer = made("adamw")
     handle = handed(model, optimizer, **COMPRESSED, **options)
     for step in range(3):
@@ -231,18 +206,14 @@ def said_while_training(
     return [record.getMessage() for record in caplog.records]
 
 
-def test_clipping_what_came_back_is_told_once_with_the_remedy(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_clipping_what_came_back_is_told_once_with_the_remedy(caplog):
     clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=0.1)
     (text,) = said_while_training(caplog, lambda model: clip(model.parameters()))
     assert text.startswith("gradients were multiplied by 0.0") and "updates of AdamW" in text
     assert "clip_grad_norm=1.0" in text
 
 
-def test_a_scaler_that_the_compressor_was_not_told_of_is_told_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_scaler_that_the_compressor_was_not_told_of_is_told_once(caplog):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     (text,) = said_while_training(caplog, lambda model: None, scaler=scaler)
     assert text.startswith("gradients were multiplied by 0.000976562 ")
@@ -250,9 +221,7 @@ def test_a_scaler_that_the_compressor_was_not_told_of_is_told_once(
 
 
 @pytest.mark.parametrize(("name", "count"), [("sgd", 1), ("adam", 1), ("adamw", 0)])
-def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(
-    name: str, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(name, count, caplog):
     model, optimizer = made(name)
     handle = handed(model, optimizer, **COMPRESSED)
     for step in range(4):
@@ -270,9 +239,7 @@ def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(
     assert not told or "use AdamW" in told[0]
 
 
-def test_nothing_is_told_where_results_are_applied_as_they_came(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_nothing_is_told_where_results_are_applied_as_they_came(caplog):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=1e3)
     assert said_while_training(caplog, lambda model: clip(model.parameters())) == []
@@ -280,8 +247,8 @@ def test_nothing_is_told_where_results_are_applied_as_they_came(
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
-def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
-    def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
+def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state():
+    def train(model, optimizer, steps):
         for step in steps:
             optimizer.zero_grad()
             draw = torch.Generator().manual_seed(step)
@@ -312,7 +279,7 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) -> None:
+def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name):
     before, behind, plain = (
         trained(name, loss_of, hands_over=hands_over, scheduled=scheduled)
         for hands_over, scheduled in ((True, "before"), (True, "behind"), (False, "before"))
@@ -322,8 +289,8 @@ def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name: str) ->
     same(before, plain)
 
 
-def test_a_step_that_somebody_put_on_the_object_is_refused() -> None:
+def test_a_step_that_somebody_put_on_the_object_is_refused():
     model, optimizer = made("sgd")
-    optimizer.step = optimizer.step  # type: ignore[method-assign]
+    optimizer.step = optimizer.step
     with pytest.raises(InvalidOption, match="was replaced on the object"):
         handed(model, optimizer)

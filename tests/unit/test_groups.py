@@ -1,7 +1,5 @@
 """Groups of tensors change nothing but the number of messages."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """Residuals of 16 bits: numbers are rounded to a neighbour with the right odds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import worlds

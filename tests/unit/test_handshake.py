@@ -1,7 +1,5 @@
 """Ranks agree: the handshake names what differs, and replicas that drift apart are noticed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import worlds

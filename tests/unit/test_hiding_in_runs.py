@@ -1,7 +1,5 @@
 """Densities that are measured in a run: the rule, what ranks make of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

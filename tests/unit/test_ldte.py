@@ -1,7 +1,5 @@
 """LDTE and LDTE-BS: the estimate, the search that corrects it, and exact top-k where that ends."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -32,7 +30,7 @@ def raw_count(x, density):
     return int(np.count_nonzero(np.abs(x) >= threshold)) if threshold else int(np.count_nonzero(x))
 
 
-def check_ldte_bs(x: np.ndarray, selector: LdteBs, warm: float | None = None):
+def check_ldte_bs(x, selector, warm=None):
     """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
     found = selector.find(x, Context(warm=warm))
     k, count = wanted(x.size, selector.density), found.selection.count

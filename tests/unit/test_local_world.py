@@ -1,7 +1,5 @@
 """The world of threads does what a collective is defined to do, and never waits for ever."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """``select_over="group"``: one selection from all tensors of a group, and what it refuses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,14 +13,11 @@ from unit.merged import KEYS, MERGED, NUMEL, SPECS, bits, configure, lost, train
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import InvalidOption, PeerFailure
-from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
-from hvd_sparse.selectors._aim import Cut
-from hvd_sparse.selectors.contract import Context, Found
 from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.session import Session
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import TensorSpec
 
 PLANS = [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 2, 50, [["t0", "t4"]], 1, 1]
 
@@ -245,12 +240,12 @@ def test_a_search_starts_where_just_its_tensors_ended_and_any_other_starts_cold(
 class Fragile(TopK):
     id: ClassVar[str] = "fragile"
 
-    def find(self, accumulated: np.ndarray, context: Context) -> Found:
+    def find(self, accumulated, context):
         if float(accumulated[0]) == 77.0:
             raise ArithmeticError("no threshold to be found")
         return super().find(accumulated, context)
 
-    def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
+    def cut(self, taken, aim, context):
         if taken.count and taken.indices[0] == 0 and float(taken.values[0]) == 77.0:
             raise ArithmeticError("no threshold to be found")
         return super().cut(taken, aim, context)

@@ -1,7 +1,5 @@
 """Messages, checksums and padding: bytes come apart as they were joined; damage is refused."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections import Counter
@@ -115,7 +113,7 @@ def test_no_truncation_and_no_changed_byte_of_a_message_is_read(written):
             [CODEC.decode(each) for each in split_messages(buffer, range(1))[0].frames.values()]
 
 
-def forged(members: bytes, body: bytes, *, kind=0, padding=bytes(3)) -> np.ndarray:
+def forged(members, body, *, kind=0, padding=bytes(3)):
     count = len(members) // 4
     head = (
         struct.pack(
@@ -126,7 +124,7 @@ def forged(members: bytes, body: bytes, *, kind=0, padding=bytes(3)) -> np.ndarr
     return np.frombuffer(head + struct.pack("<I", zlib.crc32(head)) + body, np.uint8)
 
 
-def error_body(text: bytes) -> bytes:
+def error_body(text):
     return struct.pack("<I", zlib.crc32(text)) + text
 
 

@@ -1,7 +1,5 @@
 """Which memory an optimizer that is handed over gets, and what cannot be joined with it."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """The baselines of ``bench select`` select what their papers say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ BANDS = {"torch.topk": (1, 1), "DGC, sampled threshold": (0.8, 1), "Gaussian-k":
 """Counts over k on a normal vector, for which the rules are made."""
 
 
-def drawn(numel: int = 200_000) -> torch.Tensor:
+def drawn(numel=200_000):
     return torch.from_numpy(np.random.default_rng(3).standard_normal(numel).astype(np.float32))
 
 

@@ -1,7 +1,5 @@
 """Measuring the first steps, and what all ranks make of it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -1,7 +1,5 @@
 """Registries: what they say of names and options that they do not know."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,12 +1,8 @@
 """A report compares runs in one file that fetches nothing."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import worlds
@@ -25,8 +21,8 @@ STEPS = 12
 NAMES = ("sparse <b>", "topk $x_1$", "dense")
 
 
-def train(path: Path, method: str, **options: Any) -> None:
-    def run(collective: Any) -> None:
+def train(path, method, **options):
+    def run(collective):
         session = Session(configure(method, 0.1, **options), SPECS, collective)
         outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
         recorder = Recorder(session.step, 3, outlet)
@@ -42,7 +38,7 @@ def train(path: Path, method: str, **options: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> list[Path]:
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     paths = [folder / f"{number}.jsonl" for number in range(3)]
     train(paths[0], "ldte_bs")
@@ -55,7 +51,7 @@ def files(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def page(files, tmp_path_factory) -> Path:
+def page(files, tmp_path_factory):
     pytest.importorskip("matplotlib", reason="draws the pictures")
     output = tmp_path_factory.mktemp("report") / "report.html"
     named = [f"{name}={path}" for name, path in zip(NAMES, files)]
@@ -101,7 +97,7 @@ def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
 # -- reading --------------------------------------------------------------------------------------
 
 
-def line(event: str, step: int, seconds: float, **content: Any) -> str:
+def line(event, step, seconds, **content):
     return json.dumps({"event": event, "step": step, "seconds": seconds, "time": 0, **content})
 
 
@@ -125,7 +121,7 @@ def test_bytes_add_up_over_intervals(files):
     assert read_run("x", files[2]).bytes_sent("step")[1][-1] == 12_000
 
 
-def step_with(**fields: Any) -> str:
+def step_with(**fields):
     whole = {"step": 1, "seconds": 1, "step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
     return json.dumps({"event": "step", **whole, **fields}) + "\n"
 

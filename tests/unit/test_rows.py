@@ -1,13 +1,10 @@
 """Compiled kernels: a bucket's rows get the bits of each tensor's turn, on any processor."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -319,7 +316,7 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
 SOURCES = Path(numba.__file__).parent.parent
 
 
-def key_of_kernels() -> str:
+def key_of_kernels():
     """Return what the code depends on: all kernels' sources, and what compiles them.
 
     Numba itself asks for the time of the one file that a function stands in, and for the
@@ -332,7 +329,7 @@ def key_of_kernels() -> str:
 
 
 @contextmanager
-def compiled_before(name: str, folder: Path) -> Iterator[None]:
+def compiled_before(name, folder):
     """Have in a folder what a test that passed with it has left there; an error in the block keeps
     nothing."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

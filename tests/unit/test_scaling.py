@@ -1,7 +1,5 @@
 """Loss scales, NaN and Inf: what the residual is kept in, and steps that leave no trace."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import worlds

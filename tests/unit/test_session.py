@@ -1,7 +1,5 @@
 """The laws over whole runs of small worlds."""
 
-from __future__ import annotations
-
 import cases
 import numpy as np
 import pytest

@@ -1,12 +1,8 @@
 """The state of an optimizer that is handed over, beside the same optimizer by itself."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -20,10 +16,9 @@ from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.applying import STEPS
 
-Change = Callable[[torch.optim.Optimizer], None]
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
-MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+MAKERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
     "nesterov": lambda parameters: torch.optim.SGD(
         parameters, lr=0.02, momentum=0.9, nesterov=True
@@ -42,7 +37,7 @@ MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "muon": paired,
 }
 EVERYTHING = {"density": 1.0, "min_numel": 1, "compress_1d": True, "allow_dense": False}
-WAYS: dict[str, dict[str, Any]] = {
+WAYS = {
     "sgd": EVERYTHING,
     "nesterov": EVERYTHING,
     "dampened": EVERYTHING,
@@ -55,15 +50,7 @@ every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
 class Program:
-    def __init__(
-        self,
-        name: str,
-        handed: dict[str, Any] | None = None,
-        begun: Program | None = None,
-        *,
-        first: str = "compressor",
-        **more: Any,
-    ) -> None:
+    def __init__(self, name, handed=None, begun=None, *, first="compressor", **more):
         torch.manual_seed(0)
         self.model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)))
         self.optimizer = MAKERS[name](self.model.parameters())
@@ -71,7 +58,7 @@ class Program:
             self.model.load_state_dict(begun.model.state_dict())
         if begun is not None and first == "state":
             self.optimizer.load_state_dict(begun.saved())
-        self.handle: Any = None
+        self.handle = None
         if handed is not None:
             self.handle = register(
                 self.model, "topk", **{**handed, **more}, optimizer=self.optimizer
@@ -79,10 +66,10 @@ class Program:
         if begun is not None and first == "compressor":
             self.optimizer.load_state_dict(begun.saved())
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self):
         return copy.deepcopy(self.optimizer.state_dict())
 
-    def train(self, steps: Sequence[int], changes: dict[int, Change] | None = None) -> Program:
+    def train(self, steps, changes=None):
         for step in steps:
             if changes and step in changes:
                 changes[step](self.optimizer)
@@ -93,20 +80,20 @@ class Program:
             self.optimizer.step()
         return self
 
-    def close(self) -> Program:
+    def close(self):
         if self.handle is not None:
             self.handle.close()
         return self
 
 
-def assert_same(one: Program, other: Program) -> None:
+def assert_same(one, other):
     for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
     one.close(), other.close()
 
 
-def set_all(**options: Any) -> Change:
-    def change(optimizer: torch.optim.Optimizer) -> None:
+def set_all(**options):
+    def change(optimizer):
         for group in optimizer.param_groups:
             group.update(options)
 
@@ -115,14 +102,14 @@ def set_all(**options: Any) -> Change:
 
 @every_optimizer
 @pytest.mark.parametrize("first", ["state", "compressor"])
-def test_moments_that_an_optimizer_has_are_taken_over(name: str, first: str) -> None:
+def test_moments_that_an_optimizer_has_are_taken_over(name, first):
     begun = Program(name).train(range(6))
     ours = Program(name, WAYS[name], begun, first=first).train(range(6, 12))
     assert_same(ours, begun.train(range(6, 12)))
 
 
 @every_optimizer
-def test_a_plain_optimizer_goes_on_from_the_state(name: str) -> None:
+def test_a_plain_optimizer_goes_on_from_the_state(name):
     begun = Program(name, WAYS[name]).train(range(6))
     plain = Program(name, None, begun).train(range(6, 12))
     assert_same(plain, Program(name).train(range(12)))
@@ -131,7 +118,7 @@ def test_a_plain_optimizer_goes_on_from_the_state(name: str) -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("density", [0.05, 0.5])
-def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name: str, density: float) -> None:
+def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name, density):
     handed = {**EVERYTHING, "density": density}
     whole = Program(name, handed).train(range(6))
     optimizer, compressor = whole.saved(), whole.handle.state_dict()
@@ -148,9 +135,7 @@ def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name: str, dens
 
 @every_optimizer
 @pytest.mark.parametrize("density", [0.05, 0.5])
-def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(
-    name: str, density: float
-) -> None:
+def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(name, density):
     begun = Program(name, {**EVERYTHING, "density": density}).train(range(6)).close()
     names = {key for state in begun.saved()["state"].values() for key in state}
     plain = Program(name).train(range(1))
@@ -160,8 +145,8 @@ def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(
 
 @every_optimizer
 @pytest.mark.parametrize("how", ["clear", "replace"])
-def test_a_state_that_is_cleared_begins_anew(name: str, how: str) -> None:
-    def clear(optimizer: torch.optim.Optimizer) -> None:
+def test_a_state_that_is_cleared_begins_anew(name, how):
+    def clear(optimizer):
         if how == "clear":
             optimizer.state.clear()
         else:
@@ -173,7 +158,7 @@ def test_a_state_that_is_cleared_begins_anew(name: str, how: str) -> None:
 
 
 @every_optimizer
-def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name: str) -> None:
+def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name):
     """As a program does that saves its checkpoint on one rank, and skips the batch."""
     handed = {**EVERYTHING, "density": 0.1}
     ours, whole = Program(name, handed).train(range(4)), Program(name, handed).train(range(8))
@@ -192,7 +177,7 @@ def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name: s
 
 @every_optimizer
 @pytest.mark.parametrize("how", ["copy", "pickle"])
-def test_a_copy_goes_on_by_itself(name: str, how: str) -> None:
+def test_a_copy_goes_on_by_itself(name, how):
     ours = Program(name, WAYS[name]).train(range(6))
     copied = copy.deepcopy(ours.optimizer) if how == "copy" else pickled(ours.optimizer)
     plain = Program(name, None, ours)
@@ -204,7 +189,7 @@ def test_a_copy_goes_on_by_itself(name: str, how: str) -> None:
     ours.close()
 
 
-def pickled(optimizer: torch.optim.Optimizer) -> Any:
+def pickled(optimizer):
     return pickle.loads(pickle.dumps(optimizer))
 
 
@@ -212,7 +197,7 @@ def pickled(optimizer: torch.optim.Optimizer) -> Any:
 @pytest.mark.parametrize(
     "memory", ["momentum_feedback", {"id": "momentum_correction", "masking": False}], ids=str
 )
-def test_settings_that_change_at_any_step_are_the_optimizers(name: str, memory: Any) -> None:
+def test_settings_that_change_at_any_step_are_the_optimizers(name, memory):
     momenta = (0.9, 0.5, 0.8) if name == "nesterov" else (0.9, 0.0, 0.9, 0.5)
     changes = {
         step: set_all(momentum=momenta[step % len(momenta)], weight_decay=0.0 if step < 6 else 0.1)
@@ -223,9 +208,7 @@ def test_settings_that_change_at_any_step_are_the_optimizers(name: str, memory: 
 
 
 @pytest.mark.parametrize("memory", ["momentum_feedback", "momentum_correction"])
-def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
-    memory: str,
-) -> None:
+def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(memory):
     handed = {**EVERYTHING, "density": 0.05, "memory": memory}
     begun = Program("sgd", handed)
     begun.train(range(4), {2: set_all(weight_decay=0.1), 3: set_all(momentum=0.85)})
@@ -236,7 +219,7 @@ def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
     resumed.close(), begun.close()
 
 
-def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it() -> None:
+def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it():
     """As Horovod's broadcast from a rank that has loaded its checkpoint alone."""
     handed = {"density": 0.5, "min_numel": 20, "allow_dense": False}
     begun = Program("sgd", handed).train(range(4))
@@ -255,7 +238,7 @@ def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it() -> No
     assert all(map(torch.equal, *ends))
 
 
-def test_a_state_with_an_option_that_no_memory_knows_is_refused() -> None:
+def test_a_state_with_an_option_that_no_memory_knows_is_refused():
     ours, state = Program("adamw", WAYS["adamw"]), Program("adamw").saved()
     state["param_groups"][0]["differentiable"] = True
     with pytest.raises(InvalidOption, match="the optimizer has differentiable"):
@@ -263,7 +246,7 @@ def test_a_state_with_an_option_that_no_memory_knows_is_refused() -> None:
     ours.train(range(1)).close()
 
 
-def test_an_optimizer_that_another_compressor_has_is_refused() -> None:
+def test_an_optimizer_that_another_compressor_has_is_refused():
     first, second = (DistributedDataParallel(nn.Linear(4, 4)) for _ in range(2))
     optimizer = MAKERS["sgd"]([*first.parameters(), *second.parameters()])
     held = register(first, "topk", density=0.1, optimizer=optimizer)
@@ -274,7 +257,7 @@ def test_an_optimizer_that_another_compressor_has_is_refused() -> None:
     register(second, "topk", density=0.1, optimizer=optimizer).close()
 
 
-def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over() -> None:
+def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over():
     model = DistributedDataParallel(nn.Linear(4, 4))
     optimizer = MAKERS["sgd"](model.parameters())
     held = register(model, "topk", density=0.1, optimizer=optimizer)
@@ -285,9 +268,7 @@ def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over() -> None:
 
 @every_optimizer
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_second_compressor_goes_on_from_the_moments_of_the_first(
-    name: str, is_closed: bool
-) -> None:
+def test_a_second_compressor_goes_on_from_the_moments_of_the_first(name, is_closed):
     ours, plain = Program(name, WAYS[name]).train(range(6)), Program(name).train(range(12))
     first = ours.handle
     if is_closed:
@@ -300,12 +281,12 @@ def test_a_second_compressor_goes_on_from_the_moments_of_the_first(
     first.close()
 
 
-def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_loaded() -> None:
+def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_loaded():
     model = DistributedDataParallel(nn.Linear(4, 4))
     plain = MAKERS["sgd"](model.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(plain, step_size=1, gamma=0.5)
     held = register(model, "topk", density=0.1, optimizer=plain)
-    horovods = type(plain)(plain.param_groups, lr=0.0)  # type: ignore[call-arg]
+    horovods = type(plain)(plain.param_groups, lr=0.0)
     saved = horovods.state_dict()
     saved["param_groups"][0]["lr"] = 0.5
     horovods.load_state_dict(saved)
@@ -316,7 +297,7 @@ def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_l
     held.close()
 
 
-def test_weight_decay_reads_the_memory_that_a_parameter_has_now() -> None:
+def test_weight_decay_reads_the_memory_that_a_parameter_has_now():
     found = []
     for is_handed in (False, True):
         torch.manual_seed(0)
@@ -335,7 +316,7 @@ def test_weight_decay_reads_the_memory_that_a_parameter_has_now() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compressed() -> None:
+def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compressed():
     ours = Program("adamw", {"density": 0.5, "min_numel": 20, "allow_dense": False}).train(range(2))
     assert set(ours.handle.state_dict()["tensors"]) == {"0.weight"}
     for name, parameter in ours.model.module.named_parameters():

@@ -1,7 +1,5 @@
 """What ``stats()`` says is what the collectives were given, and how long entries waited."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

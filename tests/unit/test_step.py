@@ -1,7 +1,5 @@
 """A step in good health: order of results, and steps that are begun again."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from dataclasses import dataclass

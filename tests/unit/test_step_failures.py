@@ -1,7 +1,5 @@
 """A step that fails fails on every rank alike, and is as if it had not been."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

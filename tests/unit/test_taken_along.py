@@ -1,7 +1,5 @@
 """What the pass that adds the gradient took along selects the same entries as the whole vector."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

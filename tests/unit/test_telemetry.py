@@ -1,16 +1,12 @@
 """Telemetry: records are right, writers hold them, and one that fails is named and ends nothing."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +15,6 @@ from installed import is_installed
 from programs import run_python
 from worlds import configure, normals, tensors
 
-from hvd_sparse.collectives.local import LocalCollective
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend import recorder as recorder_module
 from hvd_sparse.frontend.recorder import Outlet, Recorder, union
@@ -36,14 +30,7 @@ EVERY = 4
 STEPS = 9
 
 
-def record(
-    collective: LocalCollective,
-    writers: list[Any],
-    steps: int = STEPS,
-    configuration: Configuration | None = None,
-    every: int = EVERY,
-    specs: Sequence[TensorSpec] = SPECS,
-) -> Session:
+def record(collective, writers, steps=STEPS, configuration=None, every=EVERY, specs=SPECS):
     session = Session(configuration or configure(density=0.1), specs, collective)
     place = Place(collective.rank, collective.world_size)
     outlet = Outlet(writers, place)
@@ -54,10 +41,10 @@ def record(
     return session
 
 
-def records_of(steps: int = STEPS, **options: Any) -> tuple[list[dict[str, Any]], Any]:
-    heard: list[dict[str, Any]] = []
+def records_of(steps=STEPS, **options):
+    heard = []
 
-    def train(collective: LocalCollective) -> Any:
+    def train(collective):
         session = record(collective, [heard.append], steps, **options)
         return session.step.stats.report(0.1)
 
@@ -98,10 +85,10 @@ def test_what_was_asked_is_told_by_tensor_where_densities_differ():
 
 @pytest.mark.parametrize("over", ["tensor", "group"])
 @pytest.mark.parametrize("codec", ["index_value", "chunk12"])
-def test_norm_and_threshold_are_those_of_the_step(over: str, codec: str) -> None:
-    heard: list[dict[str, Any]] = []
+def test_norm_and_threshold_are_those_of_the_step(over, codec):
+    heard = []
 
-    def train(collective: LocalCollective) -> float:
+    def train(collective):
         configuration = configure(density=0.1, select_over=over, codec=codec)
         session = record(collective, [heard.append], 4, configuration)
         return float(np.linalg.norm(worlds.residuals(session)["t0"]))
@@ -127,9 +114,9 @@ def test_what_is_measured_now_and_then_is_what_is_measured_always():
 
 
 def test_between_records_nothing_is_measured():
-    session_of: list[Session] = []
+    session_of = []
 
-    def train(collective: LocalCollective) -> None:
+    def train(collective):
         session = Session(configure(density=0.1), SPECS, collective)
         Recorder(session.step, 100, Outlet([print], Place()))
         seen = []
@@ -143,7 +130,7 @@ def test_between_records_nothing_is_measured():
     assert len(session_of) == 1
 
 
-def documented_fields() -> set[str]:
+def documented_fields():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| field | meaning; None if unknown |\n")
@@ -184,9 +171,9 @@ def test_exchanges_that_overlap_are_counted_once():
 
 
 def test_a_step_that_failed_is_told_as_such_and_counts_nothing():
-    heard: list[dict[str, Any]] = []
+    heard = []
 
-    def train(collective: LocalCollective) -> None:
+    def train(collective):
         session = Session(configure(density=0.1), SPECS, collective)
         recorder = Recorder(session.step, 1, Outlet([heard.append], Place(collective.rank)))
         bad = normals(SPECS, 0, 0)
@@ -232,7 +219,7 @@ def test_all_ranks_write_where_that_is_asked_for(tmp_path):
     assert Place(2, 3).path("a/{rank}/x.jsonl") == Path("a/2/x.jsonl")
 
 
-def scalars_of(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def scalars_of(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -273,9 +260,9 @@ def test_tensorboard_reads_what_was_written(framework, tmp_path):
 
 
 def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
-    heard: list[dict[str, Any]] = []
+    heard = []
 
-    def broken(_: Any) -> None:
+    def broken(_):
         raise OSError("the disk is full")
 
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
@@ -283,8 +270,7 @@ def test_a_writer_that_fails_is_named_once_and_the_others_go_on(caplog):
     assert [each["step"] for each in heard] == [1, 4, 8]
     (said,) = [each.getMessage() for each in caplog.records]
     assert re.search(
-        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; make the",
-        said,
+        r"writer .*broken \(0\) failed and is disabled.*OSError: the disk is full; make the", said
     )
 
 
@@ -309,7 +295,7 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_first_step(tmp_pa
 
 def test_what_a_writers_package_raises_at_the_start_has_a_remedy(tmp_path):
     class Refuses(JsonLines):
-        def open(self, place: Place = Place()) -> Any:  # noqa: B008 - frozen
+        def open(self, place=Place()):  # noqa: B008 - frozen
             raise ConnectionError("no server")
 
     with pytest.raises(

@@ -1,7 +1,5 @@
 """The runs of the tests: slices take what the short run leaves out; the quick one can be read."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,14 +11,14 @@ from tiers import TESTS, Slice, select
 
 
 class Item:
-    def __init__(self, file: str, name: str, world: object = None, *marks: str) -> None:
+    def __init__(self, file, name, world=None, *marks):
         self.path = TESTS / file
         self.nodeid = f"tests/{file}::{name}"
         self._marks = marks
         if world is not None:
             self.callspec = type("Call", (), {"params": {"world": world}})()
 
-    def get_closest_marker(self, name: str) -> object:
+    def get_closest_marker(self, name):
         return name if name in self._marks else None
 
 

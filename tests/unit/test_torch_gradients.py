@@ -1,12 +1,8 @@
 """Gradients that a program changes while Horovod has them, the last one's wait, and none at all."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -22,25 +18,25 @@ from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 ONE_STEP = object()
 
 
-def unscale(parameter: Any) -> None:
+def unscale(parameter):
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(torch.ones(1))
     scaler.unscale_(torch.optim.SGD([parameter], lr=0.1))
 
 
-def write_as_numpy(parameter: Any) -> None:
+def write_as_numpy(parameter):
     parameter.grad.numpy()[...] = 0.5
 
 
-def replace(parameter: Any) -> None:
+def replace(parameter):
     parameter.grad = parameter.grad * 0.5
 
 
-def replace_data(parameter: Any) -> None:
+def replace_data(parameter):
     parameter.grad.data = parameter.grad.data.clone()
 
 
-CHANGES: dict[str, Callable[[Any], Any]] = {
+CHANGES = {
     "clip_grad_norm_": lambda p: nn.utils.clip_grad_norm_([p], 0.1),
     "clip_grad_norm_ that clips nothing": lambda p: nn.utils.clip_grad_norm_([p], 1e6),
     "clip_grad_value_": lambda p: nn.utils.clip_grad_value_([p], 0.1),
@@ -53,13 +49,13 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def trained(shape: tuple[int, ...] = (30, 20), **options: Any) -> Any:
+def trained(shape=(30, 20), **options):
     parameter = nn.Parameter(torch.ones(shape, **options))
     parameter.exp().sum().backward()
     return parameter
 
 
-def given(**parameters: Any) -> Changes:
+def given(**parameters):
     changes = Changes()
     for position, (key, parameter) in enumerate(parameters.items()):
         changes.give(position, key, parameter, ONE_STEP)
@@ -67,7 +63,7 @@ def given(**parameters: Any) -> Changes:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_are_found_and_named(change: str) -> None:
+def test_changes_are_found_and_named(change):
     parameters = {key: trained() for key in ("first", "second")}
     changes = given(**parameters)
     CHANGES[change](parameters["second"])
@@ -87,7 +83,7 @@ def test_changes_are_found_and_named(change: str) -> None:
     ],
     ids=["bfloat16", "float16", "float64", "a scalar", "without entries", "four dimensions"],
 )
-def test_gradients_of_all_kinds_are_left_in_peace_and_watched(make: Callable[[], Any]) -> None:
+def test_gradients_of_all_kinds_are_left_in_peace_and_watched(make):
     parameter = make()
     assert given(it=parameter).take() == ([], ONE_STEP)
     changes = given(it=parameter)
@@ -95,7 +91,7 @@ def test_gradients_of_all_kinds_are_left_in_peace_and_watched(make: Callable[[],
     assert changes.take()[0] == ["it"]
 
 
-def test_gradients_that_are_not_contiguous_are_watched() -> None:
+def test_gradients_that_are_not_contiguous_are_watched():
     image = nn.Parameter(torch.ones(4, 3, 5, 5).to(memory_format=torch.channels_last))
     image.exp().sum().backward()
     assert not image.grad.is_contiguous()
@@ -104,7 +100,7 @@ def test_gradients_that_are_not_contiguous_are_watched() -> None:
     assert changes.take()[0] == ["image"]
 
 
-def test_sparse_gradients_are_watched() -> None:
+def test_sparse_gradients_are_watched():
     table = nn.Embedding(5, 3, sparse=True)
     table(torch.tensor([1, 2])).sum().backward()
     assert given(table=table.weight).take()[0] == []
@@ -113,13 +109,13 @@ def test_sparse_gradients_are_watched() -> None:
     assert changes.take()[0] == ["table"]
 
 
-def concatenated() -> list[Any]:
+def concatenated():
     parts = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)]
     torch.cat(parts).exp().sum().backward()
     return parts
 
 
-def in_one_buffer() -> list[Any]:
+def in_one_buffer():
     parts, buffer = [nn.Parameter(torch.ones(6, 4)) for _ in range(2)], torch.ones(48)
     for part, memory in zip(parts, buffer.split(24)):
         part.grad = memory.view(6, 4)
@@ -127,9 +123,7 @@ def in_one_buffer() -> list[Any]:
 
 
 @pytest.mark.parametrize("make", [concatenated, in_one_buffer])
-def test_a_gradient_that_comes_later_is_no_change_of_one_that_shares_its_version(
-    make: Callable[[], Any],
-) -> None:
+def test_a_gradient_that_comes_later_is_no_change_of_one_that_shares_its_version(make):
     first, second = make()
     changes = Changes()
     for _ in range(2):
@@ -147,7 +141,7 @@ def test_a_gradient_that_comes_later_is_no_change_of_one_that_shares_its_version
     assert changes.take()[0] == ["first"], "what is written there is a change all the same"
 
 
-def test_what_is_left_of_a_step_that_was_given_up_is_not_looked_at() -> None:
+def test_what_is_left_of_a_step_that_was_given_up_is_not_looked_at():
     first, second = trained(), trained()
     changes = given(first=first, second=second)
     first.grad.zero_()
@@ -156,31 +150,31 @@ def test_what_is_left_of_a_step_that_was_given_up_is_not_looked_at() -> None:
     assert changes.take()[0] == []
 
 
-def test_a_gradient_that_was_let_go_is_not_overwritten() -> None:
+def test_a_gradient_that_was_let_go_is_not_overwritten():
     parameter = trained()
     changes = given(it=parameter)
     parameter.grad = None
     assert changes.take()[0] == []
 
 
-def answering(answers: list[bool]) -> tuple[Callable[[], bool], list[bool]]:
+def answering(answers):
     """Gives the answers one after the other, the last for ever; and what has been said."""
-    said: list[bool] = []
+    said = []
 
-    def answer() -> bool:
+    def answer():
         said.append(answers[min(len(said), len(answers) - 1)])
         return said[-1]
 
     return answer, said
 
 
-def asked(wait: LastGradientWait, answer: bool) -> int:
+def asked(wait, answer):
     is_done, said = answering([answer])
     wait.take(is_done, time.monotonic())
     return len(said)
 
 
-def test_a_rest_ends_when_the_others_have_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rest_ends_when_the_others_have_come(monkeypatch):
     monkeypatch.setattr(wire, "LONGEST_S", 600.0)
     wait = LastGradientWait()
     is_done, said = answering([False, False, True])
@@ -188,7 +182,7 @@ def test_a_rest_ends_when_the_others_have_come(monkeypatch: pytest.MonkeyPatch) 
     assert said == [False, False, True]
 
 
-def test_rests_in_vain_become_rare() -> None:
+def test_rests_in_vain_become_rare():
     wait = LastGradientWait()
     rests = [step for step in range(260) if asked(wait, False)]
     skipped = [after - before - 1 for before, after in itertools.pairwise(rests)]
@@ -196,14 +190,14 @@ def test_rests_in_vain_become_rare() -> None:
     assert MOST_SKIPPED == 64
 
 
-def test_a_rest_that_was_not_in_vain_is_followed_by_others() -> None:
+def test_a_rest_that_was_not_in_vain_is_followed_by_others():
     wait = LastGradientWait()
     assert asked(wait, False)
     assert [bool(asked(wait, True)) for _ in range(4)] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("params", [None, 3])
-def test_what_holds_no_parameters_is_refused(params: object) -> None:
+def test_what_holds_no_parameters_is_refused(params):
     with pytest.raises(InvalidOption, match=r"are (None|3): give model.named_parameters\(\)"):
         check_named(params)
 

@@ -1,7 +1,5 @@
 """Timelines: ours, Horovod's, and both on one clock."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

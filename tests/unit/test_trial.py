@@ -1,7 +1,5 @@
 """``auto``: a trial of ways, residuals that must still be sent, and step times."""
 
-from __future__ import annotations
-
 import copy
 from types import SimpleNamespace
 

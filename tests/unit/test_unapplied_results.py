@@ -1,10 +1,6 @@
 """Reduced gradients that are thrown away leave no trace; applied ones do."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,28 +19,28 @@ from hvd_sparse.step.session import Session
 NUMEL = 40
 
 
-def start(collective: Any, configuration: Configuration) -> Session:
+def start(collective, configuration):
     return Session(configuration, worlds.tensors((NUMEL,)), collective)
 
 
-def alone(script: Callable[[Any], Any]) -> Any:
+def alone(script):
     (found,) = LocalWorld(1, 600.0).run(script)
     return found
 
 
 class Trainee:
-    def __init__(self, collective: Any, **options: Any) -> None:
+    def __init__(self, collective, **options):
         self.session = start(collective, worlds.configure(density=0.1, **options))
         self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, NUMEL))
         self.results = Results(self.session.step, [self.weight])
         self.descent = torch.optim.SGD([self.weight], lr=0.5)
 
-    def reduce(self, seed: int) -> None:
+    def reduce(self, seed):
         given = np.random.RandomState(seed).normal(size=NUMEL).astype(np.float32)
         (self.weight * torch.from_numpy(given)).sum().backward()
         self.collect()
 
-    def collect(self) -> None:
+    def collect(self):
         gradient = self.weight.grad
         assert gradient is not None
         self.results.settle(0)
@@ -53,24 +49,24 @@ class Trainee:
         self.results.hand_out(0, ticket.run, torch.from_numpy(result))
         gradient.set_(torch.from_numpy(result))
 
-    def forget(self) -> None:
+    def forget(self):
         self.weight.grad = None
 
-    def forget_in_place(self) -> None:
+    def forget_in_place(self):
         self.descent.zero_grad(set_to_none=False)
 
-    def take_step(self) -> None:
+    def take_step(self):
         self.descent.step()
 
-    def kept(self) -> tuple[Any, int]:
+    def kept(self):
         self.results.settle_all()
         stats = self.session.step.stats.report(None)
         self.results.close()
         return worlds.snapshot(self.session), stats["steps"]
 
 
-def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int]:
-    def script(collective: Any) -> tuple[Any, int]:
+def played(*acts, **options):
+    def script(collective):
         trainee = Trainee(collective, **options)
         for act in acts:
             act(trainee)
@@ -79,26 +75,26 @@ def played(*acts: Callable[[Trainee], object], **options: Any) -> tuple[Any, int
     return alone(script)
 
 
-def first(trainee: Trainee) -> None:
+def first(trainee):
     trainee.reduce(0)
     trainee.take_step()
     trainee.forget()
 
 
-def wasted(trainee: Trainee) -> None:
+def wasted(trainee):
     trainee.reduce(1)
 
 
-def second(trainee: Trainee) -> None:
+def second(trainee):
     trainee.reduce(2)
     trainee.take_step()
 
 
-def replace(trainee: Trainee) -> None:
+def replace(trainee):
     trainee.weight.grad = torch.zeros(NUMEL)
 
 
-def climb_and_return(trainee: Trainee) -> None:
+def climb_and_return(trainee):
     """What SAM does with its first gradient."""
     assert trainee.weight.grad is not None
     with torch.no_grad():
@@ -106,18 +102,18 @@ def climb_and_return(trainee: Trainee) -> None:
     trainee.forget()
 
 
-def withhold(trainee: Trainee) -> None:
+def withhold(trainee):
     """What DINO does with the gradient of the last layer in its first epoch."""
     trainee.forget()
     trainee.take_step()
 
 
-def ask_for_the_state(trainee: Trainee) -> None:
+def ask_for_the_state(trainee):
     trainee.results.settle_all()
     trainee.session.step.transactions.settle_all()
 
 
-THROWN_AWAY: dict[str, list[Callable[[Trainee], object]]] = {
+THROWN_AWAY = {
     "set to none": [Trainee.forget],
     "zeroed in place": [Trainee.forget_in_place],
     "replaced": [replace],
@@ -127,46 +123,46 @@ THROWN_AWAY: dict[str, list[Callable[[Trainee], object]]] = {
 
 @pytest.mark.parametrize("acts", THROWN_AWAY.values(), ids=THROWN_AWAY)
 @pytest.mark.parametrize("before", [[], [first]], ids=["at first", "after a step"])
-def test_a_result_that_is_thrown_away_leaves_no_trace(acts: Any, before: Any) -> None:
+def test_a_result_that_is_thrown_away_leaves_no_trace(acts, before):
     assert played(*before, wasted, *acts, second) == played(*before, second)
 
 
 @pytest.mark.parametrize("acts", [[climb_and_return], [withhold]], ids=["SAM", "DINO"])
-def test_weights_that_move_are_no_proof_once_an_optimizer_was_seen(acts: Any) -> None:
+def test_weights_that_move_are_no_proof_once_an_optimizer_was_seen(acts):
     assert played(first, wasted, *acts, second) == played(first, second)
 
 
-def test_of_an_optimizer_that_was_handed_over_a_step_is_expected_from_the_start() -> None:
-    def hand_over(trainee: Trainee) -> None:
+def test_of_an_optimizer_that_was_handed_over_a_step_is_expected_from_the_start():
+    def hand_over(trainee):
         trainee.results.hand_over()
 
     assert played(hand_over, wasted, climb_and_return, second) == played(second)
 
 
-def stand_still(trainee: Trainee) -> None:
+def stand_still(trainee):
     trainee.descent.param_groups[0]["lr"] = 0.0
     trainee.take_step()
     trainee.forget()
 
 
-def descend_by_hand(trainee: Trainee) -> None:
+def descend_by_hand(trainee):
     assert trainee.weight.grad is not None
     with torch.no_grad():
         trainee.weight.sub_(trainee.weight.grad)
     trainee.forget()
 
 
-def descend_unseen(trainee: Trainee) -> None:
+def descend_unseen(trainee):
     assert trainee.weight.grad is not None
     trainee.weight.data.sub_(trainee.weight.grad)
     trainee.forget_in_place()
 
 
-def clip_and_accumulate(trainee: Trainee) -> None:
+def clip_and_accumulate(trainee):
     nn.utils.clip_grad_norm_([trainee.weight], 0.01)
 
 
-APPLIED: dict[str, list[Callable[[Trainee], object]]] = {
+APPLIED = {
     "by hand": [wasted, descend_by_hand],
     "through .data": [wasted, descend_unseen],
     "at a learning rate of 0": [wasted, stand_still],
@@ -179,18 +175,16 @@ APPLIED: dict[str, list[Callable[[Trainee], object]]] = {
 
 
 @pytest.mark.parametrize("acts", APPLIED.values(), ids=APPLIED)
-def test_what_is_applied_or_kept_counts(acts: Any) -> None:
+def test_what_is_applied_or_kept_counts(acts):
     _, steps = played(*acts, second)
     assert steps == 1 + sum(act in (first, wasted) for act in acts)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most(
-    in_place: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most(in_place, caplog):
     """PCGrad resets each task's gradient, and gives the optimizer what it makes of all of them."""
 
-    def combine(trainee: Trainee) -> None:
+    def combine(trainee):
         forget = trainee.forget_in_place if in_place else trainee.forget
         copies = []
         for seed in (1, 2):
@@ -215,8 +209,8 @@ def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most(
         )
 
 
-def test_a_result_that_is_clipped_behind_one_that_was_thrown_away_is_itself() -> None:
-    def climb_and_clip(trainee: Trainee) -> None:
+def test_a_result_that_is_clipped_behind_one_that_was_thrown_away_is_itself():
+    def climb_and_clip(trainee):
         for seed in (1, 2):
             trainee.forget_in_place()
             trainee.reduce(seed)
@@ -228,34 +222,34 @@ def test_a_result_that_is_clipped_behind_one_that_was_thrown_away_is_itself() ->
     assert steps == 3
 
 
-def test_every_gradient_that_lbfgs_asks_for_counts() -> None:
+def test_every_gradient_that_lbfgs_asks_for_counts():
     """It takes several in a step, and moves the weights after each."""
 
-    def optimize(trainee: Trainee) -> None:
+    def optimize(trainee):
         descent = torch.optim.LBFGS([trainee.weight], lr=0.1, max_iter=3)
         seeds = iter(range(10, 20))
 
-        def closure() -> torch.Tensor:
+        def closure():
             descent.zero_grad()
             trainee.reduce(next(seeds))
             return trainee.weight.detach().sum()
 
         descent.step(closure)
         descent.step(closure)
-        trainee.asked = next(seeds) - 10  # type: ignore[attr-defined]
+        trainee.asked = next(seeds) - 10
 
     asked, steps = alone(lambda collective: _counted(collective, optimize))
     assert steps == asked > 3
 
 
-def _counted(collective: Any, optimize: Callable[[Trainee], None]) -> tuple[int, int]:
+def _counted(collective, optimize):
     trainee = Trainee(collective)
     optimize(trainee)
-    return trainee.asked, trainee.kept()[1]  # type: ignore[attr-defined]
+    return trainee.asked, trainee.kept()[1]
 
 
-def test_several_backward_passes_before_the_next_reduction_change_nothing() -> None:
-    def accumulate_twice(trainee: Trainee) -> None:
+def test_several_backward_passes_before_the_next_reduction_change_nothing():
+    def accumulate_twice(trainee):
         trainee.weight.sum().backward()
         trainee.reduce(2)
         trainee.take_step()
@@ -264,7 +258,7 @@ def test_several_backward_passes_before_the_next_reduction_change_nothing() -> N
     assert found == played(first, accumulate_twice)
 
 
-def test_without_rollback_it_is_said_once_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_rollback_it_is_said_once_what_to_do(caplog):
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
         _, steps = played(wasted, Trainee.forget, wasted, Trainee.forget, second, rollback=False)
     assert steps == 3
@@ -273,14 +267,14 @@ def test_without_rollback_it_is_said_once_what_to_do(caplog: pytest.LogCaptureFi
         assert remedy in said
 
 
-def test_taking_a_step_back_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_taking_a_step_back_is_said_once(caplog):
     with caplog.at_level(logging.WARNING, "hvd_sparse"):
         played(wasted, Trainee.forget, wasted, Trainee.forget, second)
     assert len(caplog.records) == 1 and "'t0' was reduced, and thrown away" in caplog.text
 
 
-def test_a_step_with_nan_is_not_said_to_be_thrown_away(caplog: pytest.LogCaptureFixture) -> None:
-    def spoil(trainee: Trainee) -> None:
+def test_a_step_with_nan_is_not_said_to_be_thrown_away(caplog):
+    def spoil(trainee):
         trainee.weight.grad = torch.full([NUMEL], torch.nan)
         trainee.collect()
         trainee.forget()
@@ -291,8 +285,8 @@ def test_a_step_with_nan_is_not_said_to_be_thrown_away(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("case", MEMORIES, ids=str)
-def test_every_memory_goes_back(case: Any) -> None:
-    def script(collective: Any) -> list[dict[str, bytes]]:
+def test_every_memory_goes_back(case):
+    def script(collective):
         memory = {"id": case.id, **case.options}
         configuration = (
             Configuration.create(selector="sign_vote", memory=memory, min_numel=1, compress_1d=True)

@@ -1,7 +1,5 @@
 """Methods: ``variant="paper"``, spellings of methods and densities, and their pages."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import re

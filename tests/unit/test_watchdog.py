@@ -1,7 +1,5 @@
 """The watchdog's parts without Horovod: the ledger, what is said of other ranks, and the end."""
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

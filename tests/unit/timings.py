@@ -1,26 +1,12 @@
 """What ranks could have measured in their first steps, and steps in which they measure."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
 from hvd_sparse.plan.measurements import STEPS
-from hvd_sparse.types import TensorSpec
 
 
-def told(
-    specs: Sequence[TensorSpec],
-    seen: dict[str, list[int]],
-    gap_s: float = 0.01,
-    whole_s: float = 0.0,
-    *,
-    late_s: float = 0.0,
-    entry_bytes: float = 2.0,
-) -> dict[str, Any]:
+def told(specs, seen, gap_s=0.01, whole_s=0.0, *, late_s=0.0, entry_bytes=2.0):
     numel = {spec.key: spec.numel for spec in reversed(specs) if spec.key in seen}
     return {
         "ready": {key: gap_s * number + late_s for number, key in enumerate(numel)},
@@ -34,23 +20,21 @@ def told(
     }
 
 
-def samples(start_s: float, byte_s: float) -> list[Any]:
+def samples(start_s, byte_s):
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
     return [(size, [start_s + byte_s * size] * REPETITIONS) for size in sizes]
 
 
-def measure(policy: Any, keys: Sequence[str], rank: int) -> None:
+def measure(policy, keys, rank):
     for number, key in enumerate(reversed(keys)):
         policy.measurements.arrive(key, 0.01 * number + 0.001 * rank)
         policy.measurements.send(key, 100.0)
 
 
-def adopted(
-    make: Callable[[], Any], keys: Sequence[str], ranks: int, outcomes: Sequence[bool]
-) -> list[Any]:
+def adopted(make, keys, ranks, outcomes):
     """By rank: the step at which a policy adopts something, and that."""
 
-    def script(collective: Any) -> Any:
+    def script(collective):
         policy, good = make(), False
         for step, is_good in enumerate(outcomes):
             found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
