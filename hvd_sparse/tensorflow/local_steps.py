@@ -68,7 +68,9 @@ class LocalSteps(LocalStepsBase):
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
         _broadcast(self._variables)
-        names = [variable.name.partition(":")[0] for variable in self._variables]
+        # Without the model's name, as in compressors: a loaded Keras 3 model has another one.
+        prefix = self._source.prefix
+        names = [v.name.removeprefix(prefix).partition(":")[0] for v in self._variables]
         self._anchors = [
             tf.Variable(tf.identity(v), name=name) for v, name in zip(self._variables, names)
         ]

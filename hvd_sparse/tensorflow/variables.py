@@ -73,7 +73,7 @@ class VariableSource:
                 raise InvalidOption(NONE_YET)
         # Names of Keras 3's variables begin with the model's name, except in a loaded model.
         is_named = _is_of_keras(params) and hasattr(params, "name")
-        self._prefix = f"{params.name}/" if is_named else ""
+        self.prefix = f"{params.name}/" if is_named else ""
 
     def variables(self) -> list[tf.Variable]:
         """Return the ``tf.Variable`` objects, without counters (integers, not trainable)."""
@@ -117,7 +117,7 @@ class VariableSource:
         seen: Counter[str] = Counter()
         specs = []
         for variable in variables:
-            name = variable.name.removeprefix(self._prefix)
+            name = variable.name.removeprefix(self.prefix)
             seen[name] += 1
             key = name if seen[name] == 1 else f"{name}#{seen[name]}"
             if not variable.shape.is_fully_defined():

@@ -89,6 +89,7 @@ class TorchCompressor(ParameterCompressor):
     ) -> None:
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
+        self.is_called_alone = hvd.size() > 1  # also with a process set of one rank
         place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
         named = check_named(named_parameters)
         super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)
@@ -324,7 +325,7 @@ class TorchCompressor(ParameterCompressor):
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, but an optimizer that got it still "
                 "exists, with Horovod's hooks on the parameters: delete the optimizer and call "
-                "gc.collect() before the next backward pass"
+                "gc.collect() twice before the next backward pass"
             )
         if self.has_begun:
             # When workers only leave, Horovod does not synchronize elastic states.
@@ -338,9 +339,10 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them. With one rank, or
-        outside of the process set, Horovod calls no compressor, and the optimizer is unchanged."""
-        if not self.process_set.included() or (self.process_set.size() == 1 and not is_elastic()):
+        """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
+        rank, or outside of the process set, Horovod calls no compressor, and the optimizer is
+        unchanged."""
+        if not self.process_set.included() or (hvd.size() == 1 and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
                 self._clips_alone = clip_alone(self._parameters, bound)

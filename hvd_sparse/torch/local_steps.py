@@ -147,7 +147,11 @@ class LocalSteps(LocalStepsBase):
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             # With this sign, SGD at a rate of 1 moves the anchor to the parameter.
             anchor.grad = anchor - parameter
-        self.outer.step()
+        try:
+            self.outer.step()
+        except Exception:
+            self.outer._handles.clear()  # otherwise the next exchange would wait for them
+            raise
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
             # Free the third copy of the model between exchanges.

@@ -25,6 +25,23 @@ def test_moments_go_over_to_a_compressor_and_come_back(outcome):
         assert all(result["difference"] < TOLERANCE for result in results), name
 
 
+def test_a_process_set_of_one_rank_trains_like_the_optimizer_itself(outcome):
+    for result in measured(outcome, "in_a_set_of_one_rank"):
+        assert result["difference"] < TOLERANCE
+
+
+def test_a_state_that_comes_from_rank_0_leaves_every_rank_its_own_velocity(outcome):
+    digests = [each for r in measured(outcome, "resumed_by_rank_0") for each in r["digests"]]
+    assert len(set(digests)) == 1
+
+
+def test_another_compressor_can_take_over_after_the_first_is_closed_and_its_optimizer_deleted(
+    outcome,
+):
+    for result in measured(outcome, "made_anew_after_a_close"):
+        assert result["steps"] == [3, 3]
+
+
 def test_auto_lets_its_dense_steps_go_through_the_optimizers_memory(outcome):
     results = measured(outcome, "ways_change")
     assert len({result["digest"] for result in results}) == 1

@@ -1,6 +1,7 @@
 """Worker: optimizers that are handed over, beside the same on dense gradients."""
 
 import copy
+import gc
 from functools import partial
 
 import _torch_programs
@@ -18,6 +19,7 @@ STEPS = 8
 EVERY = range(STEPS)
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
 DENSE = {"min_numel": 10**6}
+ALONE = [hvd.ProcessSet([rank]) for rank in range(2)]
 
 
 def network():
@@ -149,6 +151,68 @@ def along_the_rate(name):
     said.append(caught(train, model, wrapped, range(1)))
     compressor.close()
     return said
+
+
+def handed_over(name, model, optimizer, density=1.0, **options):
+    compressor = Compression.topk(
+        model.named_parameters(), density=density, name=name, optimizer=optimizer, **options
+    )
+    chosen = {key: options[key] for key in ("process_set",) if key in options}
+    return compressor, distributed(name, model, optimizer, compressor, **chosen)
+
+
+@cases
+def in_a_set_of_one_rank(name):
+    ends = []
+    for hands_over in (False, True):
+        model = network()
+        optimizer = nesterov(model)
+        if hands_over:
+            chosen = {"process_set": ALONE[hvd.rank()], **SPARSE_ONLY}
+            compressor, optimizer = handed_over(name, model, optimizer, **chosen)
+        train(model, optimizer)
+        ends.append(flat_parameters(model))
+    compressor.close()
+    return {"difference": float((ends[0] - ends[1]).abs().max() / ends[0].abs().max())}
+
+
+@cases
+def resumed_by_rank_0(name):
+    """A resume in which every rank loads its compressor's state, and the optimizer's comes to the
+    others from rank 0, or every rank loads it, too."""
+    saved, digests = None, []
+    for how in ("begun", "all", "rank 0"):
+        model = network()
+        place = f"{name}.{how}"
+        compressor, wrapped = handed_over(place, model, sgd(model), 0.5, **SPARSE_ONLY)
+        if saved is not None:
+            if how == "all" or hvd.rank() == 0:
+                model.load_state_dict(saved[0])
+                wrapped.load_state_dict(saved[1])
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            if how == "rank 0":
+                hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+            compressor.load_state_dict(saved[2])
+        train(model, wrapped, range(4) if saved is None else range(4, 8))
+        states = model.state_dict(), wrapped.state_dict(), compressor.state_dict()
+        saved = copy.deepcopy(states) if saved is None else saved
+        digests.append(digest_of(model.parameters()))
+        compressor.close()
+    return {"digests": digests[1:]}
+
+
+@cases
+def made_anew_after_a_close(name):
+    model, steps = network(), []
+    for _ in range(2):
+        compressor, wrapped = handed_over(name, model, sgd(model), 0.5, **SPARSE_ONLY)
+        train(model, wrapped, range(3))
+        steps.append(compressor.stats()["steps"])
+        compressor.close()
+        del wrapped
+        for _ in range(2):
+            gc.collect()
+    return {"steps": steps}
 
 
 def cycle_momentum(optimizer, step):
@@ -403,5 +467,5 @@ for kind, chosen in PLAIN.items():
 
 
 if __name__ == "__main__":
-    hvd.init()
+    hvd.init(process_sets=ALONE)
     run(cases)

@@ -92,8 +92,8 @@ class Applying:
         ``alone``. A missing count later shows that the program has cleared the state. Before the
         first result, also create zero moments: Horovod's ``broadcast_optimizer_state`` takes a step
         with zero gradients, and expects a complete state afterwards."""
-        has_begun = self.hvd_sparse_compressor.has_begun
-        states = []
+        compressor, states = self.hvd_sparse_compressor, []
+        has_begun = compressor.has_begun
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None or parameter in alone:
@@ -110,6 +110,7 @@ class Applying:
                     if "momentum_decay" in group:
                         made[PRODUCT] = torch.ones(())
                     state.update({**made, **state})
+                    compressor.made_states.add(id(parameter))
         if has_begun and states:
             torch._foreach_add_([state["step"] for state in states], 1.0)
 
@@ -175,6 +176,7 @@ class Applying:
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         groups = self.param_groups
+        self.hvd_sparse_compressor.made_states.clear()
         super().load_state_dict(state_dict)  # type: ignore[misc]
         # Horovod's optimizer shares these dictionaries with the optimizer that it was made from,
         # to whose dictionaries schedulers write. torch has replaced them.
@@ -354,9 +356,13 @@ class Follower:
         given = {name: moment for name, moment in given.items() if moment is not None}
         if not given:
             return None
-        counted = int(state["step"])
-        # Saved at the same step, with the moments of rank 0: this rank keeps its own.
-        return None if 0 < counted == steps else (given, counted)
+        counted, made = int(state["step"]), self._compressor.made_states
+        is_made = id(parameter) in made
+        made.discard(id(parameter))
+        # Moments of rank 0, saved at the same step, or broadcast without a count (SGD, Muon): if
+        # this rank has loaded its own, it keeps them.
+        is_of_rank_0 = 0 < counted == steps or (is_made and not counted and steps > 0)
+        return None if is_of_rank_0 else (given, counted)
 
 
 @lru_cache(maxsize=8)  # all parameters have the same arguments

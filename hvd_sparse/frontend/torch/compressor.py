@@ -82,6 +82,9 @@ class ParameterCompressor(Compressor):
             self._policy = HidingPolicy(self.step, self.name)
         self._finishes = configuration.memory.finishes
         self._follower: Follower | None = None
+        # By id, the parameters whose state in the optimizer was not loaded: zeros, or values that a
+        # broadcast has written there.
+        self.made_states: set[int] = set()
         self.results = Results(self.step, self._parameters)
         self._is_on_devices = set(self._ways.values()) != {HOST}
         if self._is_on_devices:
@@ -246,6 +249,8 @@ class ParameterCompressor(Compressor):
         super().close()
         self.results.close()
         self._is_closed = True
+        # The optimizer's class holds this object, which must not hold Horovod's optimizer.
+        self._follower = self.step.pace_of = None
 
 
 class StepScale:
