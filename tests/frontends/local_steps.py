@@ -19,11 +19,21 @@ cases = Cases()
 
 
 class Training:
-    def __init__(self, name, every, density=1.0, dtype="float32", method=Compression.topk, **outer):
+    def __init__(
+        self,
+        name,
+        every,
+        density=1.0,
+        dtype="float32",
+        method=Compression.topk,
+        on_nonfinite="propagate",
+        **outer,
+    ):
         self.variables = fw.make_variables(SHAPES, [dtype] * len(SHAPES))
         draw = np.random.RandomState(hvd.rank())
         self.assign([draw.normal(size=shape) for shape in SHAPES.values()])
-        made = partial(method, density=density, name=name, **SPARSE_ONLY)
+        chosen = {"density": density, "on_nonfinite": on_nonfinite, **SPARSE_ONLY}
+        made = partial(method, name=name, **chosen)
         options = {"compression": made, "every": every, **outer}
         if NAME == "torch":
             self.descent = torch.optim.SGD(self.variables.values(), lr=0.1, momentum=0.5)
@@ -133,6 +143,18 @@ def keep_the_ledger(name, **options):
 
 cases["kept_by_topk"] = keep_the_ledger
 cases["kept_by_sbc_with_its_delay"] = partial(keep_the_ledger, method=Compression.sbc)
+
+
+@cases
+def an_exchange_is_possible_after_one_that_failed(name):
+    training = Training(name, 1, on_nonfinite="raise")
+    good = training.arrays()
+    training.assign([np.full_like(each, np.nan) for each in good])
+    words = caught(training.local.advance)
+    training.assign(good)
+    training.local.exchange()
+    training.local.compressor.close()
+    return {"words": words, "digest": training.digest()}
 
 
 @cases

@@ -36,6 +36,12 @@ def test_what_ranks_have_moved_is_applied_or_kept(outcome):
             assert 0 < result["density"] < 0.15 or "topk" in name
 
 
+def test_an_exchange_that_failed_can_be_made_again(outcome):
+    results = measured(outcome, "an_exchange_is_possible_after_one_that_failed")
+    assert len({result["digest"] for result in results}) == 1
+    assert all("NonFiniteGradient" in result["words"] for result in results)
+
+
 def test_a_checkpoint_between_two_exchanges_goes_on_bit_for_bit(outcome):
     results = measured(outcome, "a_checkpoint_in_the_middle_goes_on")
     assert len({digest for result in results for digest in result}) == 1
