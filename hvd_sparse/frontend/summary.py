@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hvd_sparse.types import Report
 
 Columns = dict[str, tuple[str, str]]
-"""For each heading, the counter below it, and the counter's format."""
+"""Maps the heading of a column to the name of a counter and its format specification."""
 COLUMNS: Columns = {
     "entries": ("entries", ","),
     "density": ("density_achieved", ".3g"),

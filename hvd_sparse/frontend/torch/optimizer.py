@@ -28,8 +28,8 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can compute an optimizer's updates. Raises InvalidOption for an
-    optimizer or an option that no memory supports."""
+    """Return the optimizer's name and the memories that can compute its updates. Raises
+    InvalidOption for an optimizer or an option that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -149,7 +149,7 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the learning rates of a run in which ``scheduler.step()`` is called ``steps`` times.
+    """Return the learning rates of ``steps`` steps, or the present ones if a later one is unknown.
     Raises InvalidOption if the scheduler is another optimizer's or has already been stepped."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
