@@ -74,7 +74,7 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded on this rank; none if it can. Raises
+    """Return the reasons why a state cannot be loaded on this rank; empty if it can. Raises
     CorruptCheckpoint if the state is malformed, or has NaN or Inf.
 
     place : this process's rank, and the number of ranks
