@@ -196,7 +196,7 @@ class Compressor:
 
     @property
     def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before it is made."""
+        """The plan of ``groups="planned"``; None before the plan is made."""
         decision = self._policy.decision
         return decision if isinstance(decision, GroupPlan) else None
 

@@ -1,5 +1,5 @@
-"""Telemetry: measures one step in every ``telemetry_every`` steps, and passes a record to the
-writers, which run in a separate thread. Other steps are only counted."""
+"""Telemetry: measures the first step and one in every ``telemetry_every`` steps, and passes a
+record to the writers, which run in a separate thread. Other steps are only counted."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the previous record, and begin to measure the step ``run`` if it is due. The
-        caller holds the transactions' lock."""
+        """Finish the previous record, and begin to measure the step ``run`` if this step is due.
+        The caller holds the transactions' lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)

@@ -29,7 +29,7 @@ RANK_COLUMNS: Columns = {
     "non-finite": ("nonfinite_steps", "d"),
 }
 MOST_ROWS = 40
-"""Largest number of tensors with a row each; those that send the fewest bytes share one row."""
+"""Largest number of tensors with a row each; one row sums up those that send the fewest bytes."""
 UNKNOWN = "-"
 
 

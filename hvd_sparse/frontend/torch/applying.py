@@ -151,7 +151,7 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return the state with this rank's moments; the plain optimizer can load it."""
+        """Return the state with this rank's moments, in the plain optimizer's format."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]

@@ -62,7 +62,7 @@ def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, which is the same in all frameworks."""
+    """Return the name of a tensor's dtype, for example "float32", as in all frameworks."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -80,8 +80,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order. It is a
-    view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order. The array
+    is a view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory

@@ -197,7 +197,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _steps_taken(scheduler: Value) -> int:
-    """Return how often a scheduler was stepped; 0 if it keeps no count, as other libraries' may."""
+    """Return a scheduler's number of steps; 0 if it keeps no count, as in other libraries."""
     parts = [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
     return max(int(getattr(each, "last_epoch", 0)) for each in parts)
 

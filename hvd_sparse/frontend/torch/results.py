@@ -81,7 +81,7 @@ class Result:
 
 
 class Results:
-    """The results of a compressor. ``waiting`` holds those that no optimizer has applied yet.
+    """The results of a compressor. ``waiting`` has the results that no optimizer has applied yet.
     ``way`` is a text for errors: how to make gradients come through the compressor."""
 
     way = ""
@@ -188,7 +188,7 @@ class Results:
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters that the optimizer updates by itself: those that are never
         compressed, and those whose gradient did not come through the compressor. Raises
-        InvalidOption if an earlier gradient of such a parameter did come through it."""
+        InvalidOption if an earlier gradient of such a parameter did come through the compressor."""
         others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter), -1)
