@@ -386,8 +386,8 @@ class TorchCompressor(ParameterCompressor):
 
         Parameters
         ----------
-        groups : as the option ``groups``. "planned" measures and plans again; it is allowed only if
-            the compressor was made with it
+        groups : as the option ``groups``. "planned" measures and plans again; it is allowed only
+            for a compressor that was made with groups="planned"
 
         Raises
         ------

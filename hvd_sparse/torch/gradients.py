@@ -120,7 +120,7 @@ def _frames() -> Iterator[FrameType]:
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
     """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
-    it has another process set, because some ranks would wait forever."""
+    the optimizer has another process set, because some ranks would wait forever."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -142,7 +142,7 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction for a parameter, which Horovod only passes with Adasum."""
+    """Raise UnsupportedReduction for a parameter: Horovod passes one only with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod passed a parameter instead of its gradient, as it does for op=hvd.Adasum, "

@@ -1,4 +1,4 @@
-"""The device of messages, and the wait for the other ranks."""
+"""Chooses the device that sends messages, and sleeps until the results of all ranks arrive."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hvd_sparse.kernels.torch.vector import fetch
 
 LONGEST_S = 1.0
 PATIENCE = 4.0
-"""Longest sleep, as a multiple of the time since the step's first gradient. It is above 1 because
-ranks that share cores are slower."""
+"""Longest sleep, as a multiple of the time since the step's first gradient. The factor is above 1
+because ranks that share cores are slower."""
 MOST_SKIPPED = 64
 """Largest number of steps that do not sleep, after a sleep that reached its time limit. The number
 is 1 after the first such sleep, and doubles after each further one in a row."""
