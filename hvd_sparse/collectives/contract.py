@@ -157,7 +157,7 @@ class ProcessSetRanks:
 
 
 def rank_in(process_set: Any) -> int:
-    """Return this process's rank in a process set, or -1 if it is not a member."""
+    """Return this process's rank in a process set, or -1 if this process is not a member."""
     try:
         return int(process_set.rank())
     except ValueError:  # not a member

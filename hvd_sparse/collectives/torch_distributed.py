@@ -27,7 +27,7 @@ REMEMBERED = 8
 SPARE = 16
 """The room is the longest of these past lengths plus a fraction of 1 / SPARE."""
 STEADY = 2
-"""If past lengths differ by more than this factor, the room is 0: most of it would be padding."""
+"""If past lengths differ by more than this factor, the room is 0, because padding would fill it."""
 
 
 @dataclass(eq=False)
