@@ -71,7 +71,7 @@ class Writer:
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, whose arrays are replaced by the results of ``add``, and the digest."""
+        """Write the states, in which the results of ``add`` replace the arrays, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))

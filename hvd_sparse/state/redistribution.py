@@ -32,7 +32,7 @@ SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
 FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
-"""Fields of a tensor that depend on the number of ranks, and are reset when it changes."""
+"""Fields of a tensor that depend on the number of ranks, and are reset when this number changes."""
 
 Point = list[Any]
 """The place of a state in the run: [generation, completed steps by tensor]. The generation counts
