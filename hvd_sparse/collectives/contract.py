@@ -113,7 +113,7 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's slice of ``numel`` entries; a node's slices are equal up to one entry."""
+        """Return a rank's slice of a vector; lengths differ by at most one entry within a node."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)

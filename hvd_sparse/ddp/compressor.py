@@ -268,8 +268,8 @@ class DdpCompressor(ParameterCompressor):
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return (name, parameter) of all that DDP reduces, with the names of the bare, uncompiled
-    model. Raises InvalidOption if there is none, UnsupportedInput for an unsupported dtype."""
+    """Return the parameters that DDP reduces, as (name, parameter), with the names of the bare,
+    uncompiled model. Raises InvalidOption if there is none, UnsupportedInput for a wrong dtype."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {

@@ -36,7 +36,7 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit of ``save``: first come the errors of ranks that wait in training."""
+"""Factor on the time limit of ``save``, because ranks that train instead must report first."""
 
 
 class Compressor:

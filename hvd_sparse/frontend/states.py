@@ -17,7 +17,7 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Number of entries of a small state; the size of a larger state is in proportion to its size."""
+"""Number of entries of a sample state, whose bytes are scaled to the entries of each tensor."""
 
 
 def footprint(step: Step, world_size: int) -> Report:

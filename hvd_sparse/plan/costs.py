@@ -79,7 +79,7 @@ class Costs:
     """Costs of an exchange by one allgather, measured on the slowest rank, which all ranks await.
 
     wire : seconds of a message, as a function of the bytes that a rank receives
-    work, decode : seconds of selecting and encoding, and of decoding, as functions of the entries
+    work, decode : seconds of selecting and encoding, and of decoding, by number of entries
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     compressed : positions of the compressed tensors
     ready_s : by tensor name, seconds from a step's first gradient to this tensor's

@@ -98,7 +98,7 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether ``slowest_s``, the largest median of all ranks, shows a change."""
+        """Return whether ``slowest_s``, the slowest rank's median, has changed by ``FACTOR``."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None

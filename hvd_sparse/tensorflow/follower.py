@@ -216,7 +216,7 @@ class Follower:
             )
 
     def updates(self, variable: Value) -> bool:
-        """Return whether the memory computes updates of ``variable``, that is, compresses it."""
+        """Return whether ``variable`` is compressed, so that the memory computes its updates."""
         assert self._step is not None  # ``check`` raises before
         return self._index.lookup(value_of(variable)) in self._step.compressed
 
@@ -398,7 +398,7 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost. ``loss`` is the text of where, and the remedy."""
+    """Warn that an optimizer's moments are lost. ``loss`` is a text with the place and remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()

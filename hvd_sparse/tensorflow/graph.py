@@ -42,8 +42,8 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The operations that choose a step's branch. All ranks take the branch ``way``, and submit no
-    collectives of other branches. If ``is_timed``, an arrived result calls ``note_end``."""
+    """The operations that choose a step's branch. All ranks take the branch ``way``, and submit
+    only its collectives. If ``is_timed``, ``note_end`` is called with each result."""
 
     owner: GraphOwner
     site: CallSite

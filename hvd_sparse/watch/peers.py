@@ -116,7 +116,7 @@ class Ledger:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """Record that a wait has ended. ``name``, if given, is the result that has arrived."""
+        """Record that a wait has ended. ``name`` is the tensor whose result has arrived, if any."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -152,7 +152,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that ``counts`` has more often than this rank has submitted them."""
+        """Return the names whose number in ``counts`` exceeds this rank's submissions of them."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 

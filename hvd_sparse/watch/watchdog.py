@@ -1,4 +1,4 @@
-"""The watchdog: a thread that ends a process that waits too long, and names the ranks it waits for.
+"""The watchdog: a thread that ends its process after too long a wait, and names the awaited ranks.
 
 Horovod's own wait has no time limit. If the oldest pending tensor of this rank waits for its result
 longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports which

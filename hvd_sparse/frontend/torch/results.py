@@ -122,7 +122,7 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the optimizer given as ``optimizer=`` applies results. Warnings name the
+        """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name the
         remedies ``way``, for gradients that bypass the compressor, and ``clipping_remedy``."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
