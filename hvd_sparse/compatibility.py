@@ -107,8 +107,8 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_measured(option: str, exchange: Exchange) -> None:
-    """Raise InvalidOption unless messages are sent during the backward pass only, because this
-    option needs measured costs, and a run measures only those of such messages."""
+    """Raise InvalidOption if the exchange sends messages after the backward pass, because
+    ``option`` needs measured costs, and a run measures only messages in the backward pass."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "

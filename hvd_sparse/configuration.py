@@ -68,18 +68,18 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "process_set")
-"""Options of methods that a configuration never gets, listed for a message about unknown ones."""
+"""Options of methods that ``Configuration`` does not have, for the error about unknown options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between ranks, and from those of a saved state."""
+"""Options that may differ between ranks, and between a compressor and a saved state."""
 
 MOST_DENSITIES = 1024
-"""Number of densities whose parts are cached."""
+"""Largest number of densities whose parts are cached."""
 
 
 class StepParts:
-    """The selector and the codec that process one tensor in one step, set to its density (None if
-    the selector takes no density).
+    """The selector and the codec for one tensor in one step, at this tensor's density (None if the
+    selector takes no density).
 
     sends_accumulated : the sent values equal the accumulated values bit for bit
     row_body : identifier of the frame body in ``kernels.rows`` that compiled kernels write for this
@@ -220,7 +220,7 @@ class Configuration:
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
         """Return a copy whose density rule is resolved for these tensors. Raises InvalidOption if
-        the rule has no density for a compressed tensor, or names a tensor that is not there."""
+        the rule has no density for a compressed tensor, or names a tensor that does not exist."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -263,8 +263,8 @@ class Configuration:
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the selector and the codec for a tensor that has completed ``step`` steps. Equal
-        densities give the same object.
+        """Return the selector and the codec for a tensor that has completed ``step`` steps. Calls
+        with equal densities return the same object.
 
         spec : the tensor; None uses the mean density of all tensors
         pace : the tensor's learning rate; None uses the run's mean rate
@@ -314,7 +314,7 @@ class Configuration:
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """The parts of all steps if all tensors have one constant density, or none; else None."""
+        """The parts for all steps, if all tensors have one constant density or none; else None."""
         if self.schedule is None:
             return self.parts_at(None)
         if self.rule is not None or not isinstance(self.schedule, Constant):
@@ -354,7 +354,7 @@ class Configuration:
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return the most entries of a tensor for ``max_gathered_bytes``; None without a bound."""
+        """Return the largest number of entries of a tensor for ``max_gathered_bytes``, or None."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize

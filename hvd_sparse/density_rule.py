@@ -14,9 +14,9 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""Value of ``density`` to measure densities whose messages end during the backward pass."""
+"""Value of ``density``: measure the densities at which messages end during the backward pass."""
 C_MAX = 1000.0
-"""Default of the largest compression ratio (1 / density) of "hiding"."""
+"""Largest compression ratio (1 / density) of "hiding", unless another one is given."""
 
 Chooser = Callable[[str, tuple[int, ...]], float]
 """A function of a tensor's name and shape that returns its density."""
@@ -26,9 +26,9 @@ Chooser = Callable[[str, tuple[int, ...]], float]
 class DensityRule:
     """A density for each tensor.
 
-    A pattern that equals the tensor's name has precedence, then the matching glob with the most
-    characters that are not wildcards, in whatever order they are given. For example, with ``{"*":
-    0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the density 0.01.
+    A tensor has the density of the pattern that equals its name, or else of the matching glob with
+    the most characters that are not wildcards, in whatever order they are given. For example, with
+    ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls
@@ -36,7 +36,7 @@ class DensityRule:
     table : densities by tensor name; empty until the tensors are known
     mean : mean density over the entries of all tensors; None until the tensors are known
     c_max : for "hiding", the largest compression ratio: every tensor has the density 1 / c_max
-        until densities were computed from measured times. None for all other rules
+        until densities are computed from measured times. None for all other rules
     is_measured : whether the densities in ``table`` were computed from measured times
     """
 
@@ -48,9 +48,9 @@ class DensityRule:
     is_measured: bool = field(default=False, compare=False, repr=False)
 
     def bound(self, compressed: Sequence[TensorSpec], names: Sequence[str]) -> DensityRule:
-        """Return a copy with ``table`` and ``mean`` for the compressed tensors. ``names`` are those
-        of all tensors. Raises InvalidOption if a compressed tensor has no density, two globs with
-        different densities match it equally well, or a pattern matches no tensor."""
+        """Return a copy with ``table`` and ``mean`` for the compressed tensors. ``names`` has the
+        names of all tensors. Raises InvalidOption if a compressed tensor has no density, two globs
+        with different densities match it equally well, or a pattern matches no tensor."""
         for pattern, _ in self.patterns:
             if not any(name == pattern or fnmatchcase(name, pattern) for name in names):
                 raise InvalidOption(
@@ -172,7 +172,7 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a part's density. Raises InvalidOption, naming ``owner``, if it is still a rule."""
+    """Return a part's density. Raises InvalidOption, naming ``owner``, if the density is a rule."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule for several tensors: call at_density(...) with one "

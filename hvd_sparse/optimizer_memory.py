@@ -1,5 +1,5 @@
-"""Optimizers that the user passes to the compressor (``optimizer=``): which memory computes their
-update, and the learning rates that the schedule ``learning_rate`` follows."""
+"""Optimizers that the user passes to the compressor (``optimizer=``): the memories that compute
+their updates, and the learning rates that the schedule ``learning_rate`` follows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's class name, and the classes of memories for its update, the default first."""
+    """An optimizer's name, and the classes of memories that compute its update, default first."""
 
     name: str
     memories: tuple[type, ...]

@@ -29,9 +29,9 @@ class Registry:
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a decorator that registers a class. It raises InvalidOption for an id in use. It
-        sets the attributes ``id`` and ``paper``: the key of an entry in ``papers.bib``, which the
-        docstring gives as "Paper: key", or None."""
+        """Return a decorator that registers a class under ``id``. The decorator sets the attributes
+        ``id`` and ``paper``, which is the key in ``papers.bib`` that the docstring gives as "Paper:
+        key", or None. The decorator raises InvalidOption for an id in use."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:

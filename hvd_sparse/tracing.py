@@ -1,17 +1,17 @@
-"""Timing of the parts of a step. ``HVD_SPARSE_TIMELINE`` writes it to one timeline file per rank.
+"""Timing of the parts of a step. With ``HVD_SPARSE_TIMELINE``, each rank writes a timeline file.
 
-Spans are passed to listeners, which are the planner, telemetry and the timeline. A timeline is in
-Chrome's trace format:
+A span is the timing of one part. Spans are passed to listeners: the planner, telemetry and the
+timeline. A timeline is in Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process number ("pid") is the rank. Each thread ("tid", from 1) has a row, and each bucket a
-further row for its exchanges, which overlap with the threads' work. Times are in microseconds since
-the file was opened; the first event has the time of opening, under the name that Horovod's timeline
-uses. The file of a killed process lacks the last bracket, which viewers accept.
+The process number ("pid") is the rank. Each thread ("tid", from 1) has a row. Each bucket has a
+further row for its exchanges, because these overlap with the threads' work. Times are in
+microseconds since the file was opened. The first event has the time of opening, under the name that
+Horovod's timeline uses. The file of a killed process lacks the last bracket; viewers accept this.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
 WRITER = "hvd_sparse"
 FLUSH_S = 1.0
-"""Seconds after which events are written to the file."""
+"""Least number of seconds between two flushes of the events to the file."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -62,9 +62,9 @@ Listener = Callable[[Span], None]
 class Spans:
     """Passes one compressor's spans to listeners. Without listeners the clock is not read.
 
-    clock : returns seconds. With ``time.thread_time``, spans measure the CPU time of the calling
-        thread in place of elapsed time; then there may be only one listener, and it must not
-        compare times of different threads
+    clock : function that returns seconds. With ``time.thread_time``, spans measure the CPU time of
+        the calling thread; then there may be only one listener, and it must not compare times of
+        different threads
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -124,7 +124,7 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, name: str, span: Span) -> None:
-        """Write a span of the compressor with this name."""
+        """Write a span of the compressor ``name``."""
         kind, keys, start_s, end_s, bucket = span
         whose, row = ", ".join(keys), f"hvd_sparse.{name}.{bucket}"
         with self._lock:

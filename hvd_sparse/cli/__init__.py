@@ -57,8 +57,8 @@ def papers() -> dict[str, str]:
 
 
 def _keys_of(name: str) -> list[str]:
-    """Return the citation keys for a name: those of a method, those of all parts with this id, or
-    the name itself if it is a citation key. Raises UnknownName if there are none."""
+    """Return the citation keys for a name: the name itself if it is a citation key, otherwise the
+    keys of the method and of all parts with this name. Raises UnknownName if there are none."""
     if name in papers():
         return [name]
     parts = [registry.get(name) for registry in ALL if name in registry.ids()]
@@ -73,7 +73,7 @@ def _keys_of(name: str) -> list[str]:
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands. Each sets ``options.run``, which runs it and returns the status."""
+    """Add the sub-commands. Each sets ``options.run``, a function that returns the exit status."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -105,7 +105,7 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command and return the exit status; 1, with a message, on this package's errors."""
+    """Run a sub-command and return its exit status; 1 after printing an error of this package."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,7 +1,7 @@
 """The command ``hvd-sparse advise``: predicts whether compression makes training steps faster. The
-prediction is arithmetic (``Setting.step``); nothing is measured. A collective starts after one
-cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward pass,
-which takes longer by the time of selecting and encoding."""
+prediction is arithmetic (``Setting.step``); nothing is measured. In the model, a collective starts
+after one cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward
+pass, and the time of selecting and encoding is added to that of the backward pass."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ DENSITIES = (0.001, 0.01)
 BANDWIDTH_BIT_S = 1e9
 LATENCY_S = 50e-6
 CALL_S = 1e-3
-"""Seconds until the ranks have agreed on a collective: a cycle of Horovod's."""
+"""Seconds until the ranks have agreed on a collective, about one cycle of Horovod."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
 """Seconds to select and encode, for each tensor, each entry and each sent entry; and seconds to
-make the dense result, for each entry and each received entry. Measured with ``ldte_bs`` and
+make the dense result, for each entry and each received entry. Measured with ``ldte_bs``,
 ``index_value``, the engine numba and one thread of an Intel Xeon with AVX-512
 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
@@ -55,11 +55,11 @@ HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""A sparse step must be faster by this factor to be advised: dense gradients keep the accuracy."""
+"""A sparse step must be faster by this factor, because dense gradients keep the accuracy."""
 AS_GOOD = 1.02
-"""Steps within this factor count as equally fast; of these, the one that sends most is advised."""
+"""Steps within this factor count as equally fast; of these, the step that sends most is advised."""
 BANDWIDTHS = (1e6, 1e12)
-"""Range of the search for the crossover, in bit/s."""
+"""Range, in bit/s, in which ``Setting.crossover_bit_s`` searches."""
 
 BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
 BITS |= {
@@ -89,7 +89,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return a number times its unit's factor. The unit may be missing if "" is in ``units``."""
+    """Return the number in ``text`` times the factor of its unit. The unit "" is an omitted one."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -159,7 +159,7 @@ class Setting:
 
     def crossover_bit_s(self, density: float) -> float:
         """Return the bandwidth in bit/s below which compression is faster than dense and fp16; 0 if
-        it never is, inf if it always is."""
+        compression is never faster, inf if it is always faster."""
 
         def pays(logarithm: float) -> bool:
             here = replace(self, bandwidth_bit_s=math.exp(logarithm))
@@ -178,8 +178,8 @@ class Setting:
 def choose(steps: Sequence[Step]) -> Step:
     """Return the recommended one of ``steps``: a dense step, an fp16 step and any number of sparse
     steps, in this order. If the fastest sparse step is faster than dense and fp16 by the factor
-    ``MARGIN``, the sparse step of the highest density that is about as fast is recommended.
-    Otherwise it is dense, or fp16 if fp16 is faster by more than the factor ``AS_GOOD``."""
+    ``MARGIN``, return the sparse step of the highest density that is about as fast. Otherwise
+    return the dense step, or fp16 if it is faster by more than the factor ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

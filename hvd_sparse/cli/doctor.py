@@ -44,7 +44,7 @@ EXTRAS = {
     ),
     "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
 }
-"""Optional packages: the extra that installs each, and what is missing without the package."""
+"""Maps an optional package to the extra that installs it, and to what is missing without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with; patch releases count as one."""
@@ -91,7 +91,7 @@ def _version_of(package: str) -> str | None:
 
 
 def _loads(frontend: str, package: str) -> bool:
-    """Import a frontend and return True, or print why it cannot be used and return False."""
+    """Import a frontend. Return whether it can be used; if not, print the reason."""
     if _version_of(package) is None:
         print(f"\nhvd_sparse.{frontend}: {package} is not installed")
         return False
@@ -138,7 +138,7 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print where gradients are processed, and from which memory messages are sent."""
+    """Print where gradients are compressed, and from which memory messages are sent."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")

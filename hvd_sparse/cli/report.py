@@ -27,7 +27,7 @@ SENT = "bytes_sent"
 """The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
-"""Steps (or seconds), and the values at these points."""
+"""The steps or the seconds of points, and the values at these points."""
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 MOST_LAYERS = 40
 UNKNOWN = "no run recorded this value"
@@ -108,7 +108,7 @@ class Run:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the bytes sent since the start; a record has those since the previous record."""
+        """Return the curve of the bytes sent since the start, over "step" or "seconds"."""
         told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of a step, from first to last record; None if they are of the same step."""
+        """Mean seconds of a step, from first to last record; None if both have the same step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
@@ -142,8 +142,8 @@ def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
-    """Return the runs that the arguments name: files, ``NAME=FILE``, or folders, of which all
-    ``.jsonl`` files are read. Raises InvalidOption if two runs have the same name."""
+    """Return the runs that the arguments name: files, ``NAME=FILE``, or folders, which stand for
+    all their ``.jsonl`` files. Raises InvalidOption if two runs have the same name."""
     found: dict[str, Path] = {}
     for each in given:
         name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
@@ -315,8 +315,8 @@ def _bars(runs: Sequence[Run], axes: Axes) -> None:
 
 
 def _parts_of(run: Run) -> dict[str, float]:
-    """Return the median seconds of each part of a step, and of the rest of the step. The first
-    record is left out if there are others."""
+    """Return the median seconds of each part of a step, and of the rest of the step, by name. The
+    first record is left out if there are others, because first calls compile."""
     records = run.records[1:] or run.records
     parts = {
         part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)

@@ -45,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline file; an incomplete last event is dropped. Raises
-    InvalidOption if the file cannot be read or is not a timeline."""
+    """Return the events of a timeline file, without an incomplete last event. Raises InvalidOption
+    if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -90,8 +90,8 @@ def _fault_of(event: Report) -> str | None:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
-    """Return the events of all timelines, this package's first. Times count from the earliest start
-    of a timeline, without correction of hosts' clocks. Each process gets a new, unique number."""
+    """Return the events of all timelines, this package's first. Times are microseconds since the
+    earliest start; hosts' clocks are not corrected. Each process gets a new, unique number."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

@@ -1,5 +1,5 @@
-"""Implementations of ``collectives.contract``, one file for each communication library, and the
-polling that is needed because the libraries' waits have no time limit."""
+"""Implementations of ``collectives.contract``, one file for each communication library. The
+libraries' own waits have no time limit, so ``sleep_until`` polls instead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The contract of collectives, the requests that exchanges yield, values that all ranks tell each
-other, and the placement of ranks."""
+"""Protocols of collectives, the requests that exchanges yield, the gathering of values from all
+ranks, and the placement of ranks on nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Pending(Protocol):
-    """A collective that has been started."""
+    """A collective that has been started and may still run."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
         """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds, unless None."""
@@ -23,8 +23,8 @@ class Pending(Protocol):
 
 
 class Collective(Protocol):
-    """Asynchronous collectives. All ranks must make the same calls with the same names. Arrays must
-    not be modified between the call and its result."""
+    """Asynchronous collectives. All ranks must make the same calls with the same names. An array
+    must not be modified until the result has arrived."""
 
     @property
     def rank(self) -> int:
@@ -53,8 +53,8 @@ class Collective(Protocol):
 class Request:
     """A request for a collective.
 
-    kind : "allgather", "allreduce" or "alltoall", the name of the method of ``Collective``
-    array : as that method takes it
+    kind : the name of a method of ``Collective``: "allgather", "allreduce" or "alltoall"
+    array : the array that this method takes
     splits : int32 [world_size], only for an alltoall: rank r receives ``splits[r]`` entries
     """
 
@@ -83,7 +83,7 @@ class Gatherer:
     timeout_s: float | None
 
     def gather(self, data: np.ndarray) -> np.ndarray:
-        """Return the bytes of all ranks' arrays, in rank order."""
+        """Return the bytes of all ranks' arrays, joined in rank order, as uint8."""
         return self.collective.allgather(data.view(np.uint8), self.name).wait(self.timeout_s)
 
     def tell_all(self, value: object) -> list[Any]:  # Any, because the values are JSON
@@ -95,7 +95,7 @@ class Gatherer:
 
 @dataclass(frozen=True)
 class Placement:
-    """This process's rank, and the number of every rank's node."""
+    """This process's rank, and the index of every rank's node."""
 
     rank: int
     nodes: tuple[int, ...]
@@ -113,7 +113,7 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's part of a vector; a node's ranks have parts equal up to one entry."""
+        """Return a rank's slice of a vector; lengths differ by at most one entry within a node."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
@@ -125,7 +125,7 @@ def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
 
 
 class ProcessSetRanks:
-    """Base class of collectives over a Horovod process set: rank, size and nodes."""
+    """Base class of collectives over a Horovod process set, with its rank, size and nodes."""
 
     horovod: ClassVar[ModuleType]
     """Horovod's module for the framework."""
@@ -143,9 +143,9 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """For each rank, the index of its node; None if not all nodes have equally many ranks. It
-        is computed from Horovod's numbering, because Horovod gives each process only its own local
-        and cross rank. If processes disagree, the handshake raises an error."""
+        """For each rank, the index of its node; None if nodes have unequal numbers of ranks. The
+        indices are computed from Horovod's numbering, because Horovod gives each process only its
+        own local and cross rank. If processes disagree, the handshake raises an error."""
         hvd = self.horovod
         if not hvd.is_homogeneous():
             return None
@@ -157,7 +157,7 @@ class ProcessSetRanks:
 
 
 def rank_in(process_set: Any) -> int:
-    """Return this process's rank in a process set, or -1 if it is not a member."""
+    """Return this process's rank in a process set, or -1 if this process is not a member."""
     try:
         return int(process_set.rank())
     except ValueError:  # not a member

@@ -100,7 +100,7 @@ GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Ten
         array, op=hvd.Sum, name=name, process_set=process_set
     ),
 }
-"""For each kind of collective, a function that adds Horovod's operation to the graph, from the 1-D
-tensor, the lengths of an alltoall's parts, the name and the process set. The graph's name scopes
-become part of the collective's name, as with Horovod's own operations. Otherwise, code that is
-traced twice in one graph would submit the same name twice."""
+"""For each kind of collective, a function that adds Horovod's operation to the graph. Its arguments
+are the 1-D tensor, the lengths of an alltoall's parts, the name and the process set. The graph's
+name scopes become part of the collective's name, as with Horovod's own operations. Otherwise, code
+that is traced twice in one graph would submit the same name twice."""

@@ -1,10 +1,10 @@
 """Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
-On a device, arrays are copied from and to pinned memory on a stream of their own, so that copies do
-not wait for the program's work. Horovod waits for the current stream of the submitting thread, and
-so for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its
-result is ready, and only the device's default stream waits for it, so the stream here waits for
-that one. Results are freed after they were copied, so ``record_stream`` is not needed.
+On a device, arrays are copied from and to pinned memory on a separate stream, so that copies do not
+wait for the program's work. Horovod waits for the current stream of the submitting thread, and so
+for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its
+result is ready, and only the device's default stream waits for the result, so the separate stream
+waits for that one. Results are freed after the copy, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` leaves HorovodInternalError to elastic runs."""
+    """Collectives over a process set. ``wait`` lets HorovodInternalError pass, for elastic runs."""
 
     horovod = mpi_ops
 
@@ -79,7 +79,7 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Sends arrays of the host from a device's memory, in padded blocks (see ``wire.padding``)."""
+    """Sends host arrays from a device's memory, in padded blocks (see ``wire.padding``)."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)

@@ -23,11 +23,11 @@ from hvd_sparse.wire.frame import crc32
 HEADER_BYTES = 16
 """Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""Number of past allgathers of a name from which the room is computed (see ``_Gathering``)."""
+"""Number of past allgathers of a name whose lengths determine the room (see ``_Gathering``)."""
 SPARE = 16
-"""The room is the length of the longest of these past messages, plus 1 / SPARE of this length."""
+"""The room is the longest of these past lengths plus a fraction of 1 / SPARE."""
 STEADY = 2
-"""If past lengths differ by more than this factor, the room is 0: most of it would be padding."""
+"""If past lengths differ by more than this factor, the room is 0, because padding would fill it."""
 
 
 @dataclass(eq=False)
@@ -55,9 +55,9 @@ class _Started:
 
 
 class _Gathering:
-    """An allgather of messages of unequal lengths. The first collective, in the background, gathers
-    the lengths of all messages and the first bytes of each, up to a number that is the same on all
-    ranks, the room. If a message is longer, ``wait`` gathers the rest with a second collective."""
+    """An allgather of messages of unequal lengths. The first collective gathers all lengths, and of
+    each message the first bytes, up to a number (the room) that is the same on all ranks. If a
+    message is longer, ``wait`` gathers the rest of all messages with a second collective."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Gathering:
 
 @dataclass(eq=False)
 class _Alltoall:
-    """An alltoall: a first collective exchanges the parts' lengths, and ``wait`` the parts."""
+    """An alltoall: a first collective exchanges the parts' lengths, a second one the parts."""
 
     _array: np.ndarray
     _leaving: list[int]

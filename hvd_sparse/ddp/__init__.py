@@ -70,8 +70,8 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     """Let a DistributedDataParallel model exchange sparse gradients.
 
     Collective: every rank calls this function, after creating DistributedDataParallel and before
-    the first backward pass. It registers a communication hook, which DDP does not allow to remove.
-    The entries of each of DDP's buckets are sent in one message.
+    the first backward pass. It registers a communication hook, which cannot be removed from the
+    model. The entries of each of DDP's buckets are sent in one message.
 
     Parameters
     ----------

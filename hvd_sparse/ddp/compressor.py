@@ -1,8 +1,8 @@
 """The compressor behind a DDP model's communication hook.
 
 During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
-all ranks. Each call selects entries and starts the bucket's collectives, which run while the
-backward pass continues. The last call of a pass waits for all collectives and writes the results.
+all ranks. Each call selects entries and starts collectives, which run during the backward pass.
+With ``clip_grad_norm``, the last call starts all. It then waits for them and writes the results.
 One thread submits all collectives, because torch.distributed matches them by their order.
 """
 
@@ -36,7 +36,7 @@ from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
 PAUSE_S = 0.25
-"""Seconds of sleep at a program's end, in which other threads can briefly take Python's lock."""
+"""Seconds of sleep at a program's end, so that other threads can briefly take Python's lock."""
 
 
 class DdpCompressor(ParameterCompressor):
@@ -248,7 +248,7 @@ class DdpCompressor(ParameterCompressor):
         optimizer._patch_step_function()
 
     def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Check the first optimizer that steps with a parameter of the model: if its momentum does
+        """Check the first optimizer that steps with a parameter of the model. If its momentum does
         not fit the memory, warn or raise InvalidOption."""
         # The hook is not removed here, because torch is iterating over its hooks.
         if self._has_judged or self._follower is not None:
@@ -268,8 +268,8 @@ class DdpCompressor(ParameterCompressor):
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that DDP reduces, named as in the bare model, without the prefixes of
-    ``torch.compile``. Raises InvalidOption for none, UnsupportedInput for an unsupported dtype."""
+    """Return the parameters that DDP reduces, as (name, parameter), with the names of the bare,
+    uncompiled model. Raises InvalidOption if there is none, UnsupportedInput for a wrong dtype."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
@@ -301,20 +301,20 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 @cache  # once per process
 def let_threads_finish() -> None:
     """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
-    interpreter's lock before it exits. If one takes it later, the process aborts with "terminate
-    called without an active exception" (pytorch/pytorch#179291). Any DDP program can abort so: the
-    model keeps its process group, so ``destroy_process_group`` does not end the threads (torch
-    2.13)."""
+    interpreter's lock before it exits. If a thread takes the lock later, the process aborts with
+    "terminate called without an active exception" (pytorch/pytorch#179291). Any DDP program can
+    abort in this way: the model keeps its process group, so ``destroy_process_group`` does not end
+    the threads (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
-    """A bucket of DDP, from the hook's call for it to the last hook call of the backward pass.
+    """A bucket of DDP, from the hook's call for this bucket to the last hook call of the pass.
 
-    sum, reduced : the allreduce of carriers and gradients, and each tensor's part of the average
+    sum, reduced : the allreduce of all carriers, dense gradients and flags; its mean, by tensor
     lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
-    uses, holds : for each tensor, whether this rank used the parameter, and whether the gradient
-        held an earlier result; empty if not needed
+    uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
+        gradient held an earlier result; empty if not needed
     used : for each tensor, the share of the ranks that used the parameter; 1 if it is not needed
     spoiled : names of the tensors whose gradients held an earlier result on some rank
     """
@@ -355,8 +355,8 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
-    """Return whether the entries fill the memory between the first and the last without overlap. If
-    they do not, DDP uses the strides of a contiguous tensor."""
+    """Return whether the entries fill the memory from the first to the last without overlap. DDP
+    uses the strides of a contiguous tensor for all other parameters."""
     return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 
 
@@ -366,8 +366,8 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise an error, which all ranks have, after the backward pass: raised before, it would make
-    DDP refuse all later passes. In ``model.join()`` there is no pass, and it is raised at once."""
+    """After the backward pass, raise an error of all ranks, because DDP would refuse all later
+    passes after an earlier error. In ``model.join()`` there is no pass: raise it at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -381,10 +381,10 @@ def raise_behind_backward(error: SparseError) -> None:
 
 class Accumulation:
     """Records which parameters were used in a step, and which had a result in ``.grad`` when the
-    step began. The backward passes of a step are those inside ``no_sync()`` and the first after
-    them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before DDP's
-    hooks, so a bucket's records are complete in the communication hook. Gradients are checked for
-    results only if ``asks_for_results``, because reading them costs time."""
+    step began. The backward passes of a step are those inside ``no_sync()`` and the first pass
+    after them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before
+    DDP's hooks, so a bucket's records are complete in the communication hook. Gradients are checked
+    for results only if ``asks_for_results``, because reading them costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters
@@ -398,7 +398,7 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called by autograd before it adds to ``.grad``, even if there is no gradient to add."""
+        """Called by autograd before adding to ``.grad``, even if there is no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)

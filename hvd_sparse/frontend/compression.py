@@ -21,7 +21,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class AutoMethod(Builder):
-    """``Compression.auto`` and ``Compression.nothing``. Each frontend sets its own classes."""
+    """Base class of each frontend's ``Compression``, with the methods ``auto`` and ``nothing``."""
 
     _nothing: ClassVar[type]
     _fallback: ClassVar[type[Fallback]] = Fallback
@@ -29,7 +29,7 @@ class AutoMethod(Builder):
     @classmethod
     def nothing(cls, params: Params = None) -> Value:
         """Return a compressor that sends no gradients, to measure the upper bound of any speed-up.
-        Use it for timing only: ranks train with their own gradients. ``params`` is ignored."""
+        Use it for timing only: every rank trains with its own gradients. ``params`` is ignored."""
         logger.warning(
             "Compression.nothing exchanges no gradients, and every rank trains alone: measure the "
             "time of a step, then train with another compression"
@@ -52,19 +52,18 @@ class AutoMethod(Builder):
         scheduler: Value = None,
         **options: Option,
     ) -> Value:
-        """The fastest of LDTE-BS, dense float32 and dense float16, as measured in the first steps.
-
-        Rank 0 logs the choice with its reason; every rank has it as ``compressor.verdict``.
+        """Return a compressor that uses the fastest of its candidates, as measured in the first
+        steps. Rank 0 logs the choice and its reason; ``compressor.verdict`` has both on every rank.
 
         density : fraction of the entries to send; by default 0.001, or derived from ``steps``
-        ways : the candidates, of "sparse" (LDTE-BS), "dense" and "fp16" (dense float16, as
-            ``hvd.Compression.fp16``); by default all
+        ways : the candidates: any of "sparse" (LDTE-BS), "dense" (float32) and "fp16" (dense
+            float16, as ``hvd.Compression.fp16``); by default all
         trial_steps : number of measured steps for each candidate, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
-            candidate, and a dense step sends all entries that the memory holds. Dense steps are
-            then those of plain SGD, or, for Adam and Muon, those of their memories at density 1
-        options : the common options; the codec is "block16" by default, without ``steps``
+            candidate, and a dense step sends all entries that the memory holds: with SGD it equals
+            a step of plain SGD, with Adam and Muon a step of their memories at density 1
+        options : the common options; without ``steps``, the codec is "block16" by default
         """
         if steps is None:
             options.setdefault("codec", "block16")
@@ -143,8 +142,8 @@ class LocalStepsBase:
 
     def exchange(self) -> None:
         """Exchange now, for example at the end of a training whose number of steps is not a
-        multiple of ``every``. Collective. It has no effect if no local step was taken since the
-        last exchange."""
+        multiple of ``every``. Collective. The call has no effect if no local step was taken since
+        the last exchange."""
         if self.taken:
             self._exchange()
             self.taken = 0

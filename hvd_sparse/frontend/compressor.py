@@ -36,7 +36,7 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit of ``save``, so that ranks that train instead of saving report first."""
+"""Factor on the time limit of ``save``, because ranks that train instead must report first."""
 
 
 class Compressor:
@@ -140,9 +140,9 @@ class Compressor:
         return self.configuration.timeout_s
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return the rank and the number of ranks at the last handshake. The state belongs to these
-        two numbers, while Horovod already has new ones after an elastic restart. Raises
-        InvalidOption on a rank outside of the process set, which has no state."""
+        """Return the rank and the number of ranks at the last handshake, to which the state
+        belongs. After an elastic restart, Horovod has new ones before the next handshake. Raises
+        InvalidOption on a rank outside of the process set, because that rank has no state."""
         if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
@@ -178,13 +178,13 @@ class Compressor:
         return {**described, **self._policy.describe()}
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
-        """Return a timeout error that names the ranks that are behind."""
+        """Return a timeout error whose message adds the names of the ranks that are behind."""
         if not self.watchdog.ledger.pending():
             return ExchangeTimeout(str(error))
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use densities that the run has measured. Policies call this method before a step."""
+        """Set the measured density of each tensor, by name. Policies call this between steps."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 
@@ -196,7 +196,7 @@ class Compressor:
 
     @property
     def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before it is made."""
+        """The plan of ``groups="planned"``; None before the plan is made."""
         decision = self._policy.decision
         return decision if isinstance(decision, GroupPlan) else None
 
@@ -260,9 +260,9 @@ class Compressor:
     def summary(self, *, all_ranks: bool = False) -> str:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.
 
-        Contraction and staleness are over the steps that telemetry measured. ``all_ranks`` adds a
+        Contraction and staleness cover only the steps that telemetry measured. ``all_ranks`` adds a
         table with a row for each rank; the call is then collective, so every rank must make it.
-        With a process set, other ranks may call this, but take no part.
+        Ranks outside of the process set may call this method, but take no part.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -333,9 +333,9 @@ class Compressor:
             gather_into_file(state, path, self.collective, name, limit_s)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Load this rank's state from the file ``path`` that ``save`` wrote, which every rank
-        reads. If the number of ranks has changed, residuals are redistributed. On a rank outside of
-        the process set, nothing is loaded.
+        """Load this rank's state from a file that ``save`` wrote; every rank reads the file. If the
+        number of ranks has changed, residuals are redistributed. On a rank outside of the process
+        set, nothing is loaded.
 
         Raises
         ------
@@ -353,7 +353,7 @@ class Compressor:
         self._commits.commit(self.state_dict())
 
     def go_back(self) -> None:
-        """Return to the last ``commit``, after an error of Horovod that ended all collectives."""
+        """Restore the state of the last ``commit`` after an error that ended all collectives."""
         reached = self.state_dict()
         self._forget_world()
         state = self._commits.go_back(reached)

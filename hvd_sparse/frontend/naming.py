@@ -1,5 +1,5 @@
-"""Names of compressors, by which their collectives are matched; equal on all ranks. A place is a
-process set in one frontend, as text: for example "torch.0"."""
+"""Names of compressors. Ranks match collectives by these names, so they are equal on all ranks. A
+place names a frontend and a process set: for example "torch.0"."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hvd_sparse.types import TensorSpec
 
 _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
-"""By place: the compressors that have begun a handshake in this world, in order."""
+"""Maps a place to the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""By place: the numbers of the compressors that are not closed, with the objects that use them."""
+"""Maps a place to the used numbers, each with an object that stands for its compressor."""
 
 
 class Naming:
@@ -30,8 +30,8 @@ class Naming:
         taken[self._number] = self._claim
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
-        """Determine and return the name. Raises InvalidOption if another live compressor has it.
-        Only ``release`` frees a number, because ranks collect garbage at different times."""
+        """Determine and return the name. Raises InvalidOption if another live compressor has it. A
+        number is free only after ``release``, because ranks collect garbage at different times."""
         if not self._given:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]
@@ -52,11 +52,11 @@ class Naming:
         return self.name
 
     def meeting_place(self) -> str:
-        """Return the name of a new handshake, the same on every rank: it ends in the number of the
-        handshake at this place. The compressor's own name and number are not used, because ranks
-        may differ in both: the name depends on the model, and one rank may have made an additional
-        compressor. If this compressor has had a handshake before, an elastic restart has made a new
-        world, so handshakes are counted from 0 again."""
+        """Return the name of a new handshake, which is the same on every rank. The name ends in the
+        number of earlier handshakes at this place. It has neither the compressor's name nor number,
+        because ranks may differ in both: the name depends on the model, and one rank may have made
+        an additional compressor. If this compressor has had a handshake before, an elastic restart
+        has made a new world, so handshakes are counted from 0 again."""
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
             met.clear()

@@ -1,5 +1,5 @@
-"""Telemetry: measures one step in every ``telemetry_every`` steps, and passes a record to the
-writers, which run in a separate thread. Other steps are only counted."""
+"""Telemetry: measures the first step and one in every ``telemetry_every`` steps, and passes a
+record to the writers, which run in a separate thread. Other steps are only counted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("hvd_sparse")
 MOST_WAITING = 1000
 """Largest number of records that wait for the writers; further records are dropped."""
 LAST_S = 10.0
-"""Seconds for which a program waits at its end until the writers have received all records."""
+"""Time limit in seconds at a program's end, first for room in the queue, then for the writers."""
 
 SPANS = ("select", "encode", "exchange", "decode")
 
@@ -59,8 +59,8 @@ class Recorder:
         step.transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the previous record, and begin to measure the step ``run`` if it is due. The
-        caller holds the transactions' lock."""
+        """Finish the previous record, and begin to measure the step ``run`` if this step is due.
+        The caller holds the transactions' lock."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -81,7 +81,7 @@ class Recorder:
             self._step.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
-        """Look for ranks that are behind, after this rank has submitted all tensors of a step."""
+        """Start a thread that asks which ranks are behind this one, which has submitted a step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -187,8 +187,8 @@ def _received(ticket: TensorStep) -> int | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the seconds of each kind of span, by tensor. Each tensor of a bucket has the whole
-    time of the bucket's exchange."""
+    """Return durations in seconds, by kind of span and then by tensor name. The duration of a
+    bucket's exchange counts in full for each of its tensors."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for span in list(spans):
         for key in span.keys:
@@ -197,7 +197,7 @@ def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
 
 
 def union(spans: Iterable[Span]) -> float | None:
-    """Return the seconds in which at least one exchange was running."""
+    """Return the seconds in which at least one exchange was running; None without exchanges."""
     under_way = sorted((s.start_s, s.end_s) for s in spans if s.kind == "exchange")
     if not under_way:
         return None

@@ -17,7 +17,7 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Number of entries of a small state, from whose size that of a large state is computed."""
+"""Number of entries of a sample state, whose bytes are scaled to the entries of each tensor."""
 
 
 def footprint(step: Step, world_size: int) -> Report:
@@ -88,7 +88,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load a ``saved_state``. Raises RankMismatch, which lists all differences."""
+    """Load the result of ``saved_state``, or raise RankMismatch, which lists all differences."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

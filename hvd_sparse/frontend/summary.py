@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hvd_sparse.types import Report
 
 Columns = dict[str, tuple[str, str]]
-"""For each heading, the counter below it, and the counter's format."""
+"""Maps the heading of a column to the name of a counter and its format specification."""
 COLUMNS: Columns = {
     "entries": ("entries", ","),
     "density": ("density_achieved", ".3g"),
@@ -29,7 +29,7 @@ RANK_COLUMNS: Columns = {
     "non-finite": ("nonfinite_steps", "d"),
 }
 MOST_ROWS = 40
-"""Largest number of tensors with a row each; those that send the fewest bytes share one row."""
+"""Largest number of tensors with a row each; one row sums up those that send the fewest bytes."""
 UNKNOWN = "-"
 
 

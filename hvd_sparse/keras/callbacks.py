@@ -17,8 +17,8 @@ Logs = dict[str, float]
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Broadcast the variables of the model and of the optimizer from ``root_rank`` to the ranks of
-    ``process_set`` (by default all). This happens after the first batch, because this batch may
-    build them. Metrics and states of random generators are not broadcast."""
+    ``process_set`` (by default all). The broadcast follows the first batch, because this batch may
+    build the variables. Metrics and states of random generators are not broadcast."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
@@ -37,7 +37,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
 class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Average the metrics of an epoch over the ranks of ``process_set`` (by default all). Callbacks
-    that are later in the list see the averages."""
+    that come later in the list see the averages."""
 
     def __init__(self, process_set: ProcessSet = hvd.global_process_set) -> None:
         super().__init__()
@@ -54,17 +54,14 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch.
+    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch, where
+    ``size`` is the number of ranks.
 
     Parameters
     ----------
     initial_lr : learning rate after the warm-up, already multiplied by the number of ranks
-    warmup_epochs : duration of the warm-up in epochs, above 0; it need not be whole
-    steps_per_epoch : number of batches in an epoch; by default the number that ``fit`` knows
-
-    Raises
-    ------
-    InvalidOption : ``fit`` does not know the number of batches, and it was not given
+    warmup_epochs : duration of the warm-up in epochs, above 0, for example 0.5
+    steps_per_epoch : batches in an epoch; InvalidOption if neither this nor ``fit`` has the number
     """
 
     def __init__(

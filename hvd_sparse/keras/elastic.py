@@ -28,12 +28,12 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
 
     It commits, restores and broadcasts the variables of model and optimizer, but not metrics and
     states of random generators. If the optimizer is not built yet, the constructor builds it,
-    because the broadcast needs equally many variables on all workers.
+    because the broadcast needs the same number of variables on all workers.
 
     Parameters
     ----------
     model : a built model
-    optimizer : the optimizer; None stands for the one with which the model is compiled
+    optimizer : the optimizer; None for the optimizer with which the model is compiled
     compressor : this rank's compressor; residuals are redistributed if workers join or leave
     options : further attributes of the state, which rank 0 broadcasts
 

@@ -1,4 +1,4 @@
-"""``Builder``, the base class of methods, which creates compressors and has the common options."""
+"""``Builder``, the base class of the methods: creates compressors, and lists the common options."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""How often a run should send an entry; gives the default density, within the bounds above."""
+"""Number of times that a run sends each entry at its default density, within the bounds above."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
@@ -75,7 +75,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning that names a sufficient density, if a run's mean is too low, or ""."""
+    """Return a warning with a sufficient density if a run's mean density is too low; else ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
@@ -195,7 +195,7 @@ class Builder:
 
     def __init_subclass__(cls, **options: object) -> None:
         """Give every method an attribute ``compress``, which Horovod calls if a program passes it
-        the method itself. It raises InvalidOption, whose message shows the call to write."""
+        the method. This attribute raises InvalidOption; the message shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -222,9 +222,9 @@ class Builder:
     """Makes the frontend's compressor, from ``params``, the configuration, ``process_set`` and
     ``grad_scaler``."""
     _read_optimizer: ClassVar[Callable[..., Handover]]
-    """Returns the memories that can apply the optimizer's momentum or moments."""
+    """Returns a ``Handover``: the memories that can apply the optimizer's momentum or moments."""
     _foresee: ClassVar[Callable[..., Rates]]
-    """Returns the learning rates of the run, as far as they are known before the run, from the
+    """Returns the learning rates of the run, as far as they can be known in advance, from the
     optimizer, the scheduler and the number of steps."""
     _plans_groups: ClassVar[bool] = False
     """Whether the frontend supports ``groups="planned"``."""
@@ -298,7 +298,7 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the rates that densities follow, or None; warn if the mean density is too low."""
+        """Return the rates that densities follow, or None. Warn if the mean density is too low."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:

@@ -1,5 +1,5 @@
-"""Named methods. Each combines a selector, memory, codec, exchange and schedule as a paper does,
-and its docstring says which parts of the paper are left out."""
+"""Named methods. Each combines a selector, memory, codec, exchange and schedule as a paper does.
+The docstrings list the parts of the papers that are left out."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.types import Value
 
 OKTOPK_WARMUP = 512
-"""Number of dense first steps for VGG-16 in the authors' code of Ok-Topk. The code has 128 such
+"""Number of dense first steps in the authors' code of Ok-Topk for VGG-16. The code has 128 such
 steps for an LSTM, and none for BERT."""
 
 
 class Methods(Builder):
-    """Base class of the frontends' ``Compression``, which gives all frontends the same methods.
+    """Base class of each frontend's ``Compression``, so that all frontends have the same methods.
 
     ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
     take.
@@ -222,7 +222,7 @@ class Methods(Builder):
         ----------
         density : intended fraction of the entries; the number of sent entries depends on the
             estimate
-        cap : at most cap * k entries are sent
+        cap : the number of sent entries is at most ``cap`` times the intended number
         """
         return cls.build(params, selector=Ldte(density, cap=cap), **options)
 
@@ -521,4 +521,4 @@ METHODS: dict[str, str] = {
     for name in sorted(dir(Methods))
     if hasattr(getattr(Methods, name), "paper")
 }
-"""The named methods, with the citation keys of their papers."""
+"""Maps the name of each named method to the citation key of its paper."""

@@ -1,4 +1,4 @@
-"""How methods and densities are written on command lines."""
+"""The forms of methods and densities on command lines."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class SpelledMethod:
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Create the compressor with a frontend's ``Compression``. Options from the command line
-        take precedence over ``options``."""
+        """Return the compressor that a frontend's ``Compression`` creates. Options from the command
+        line take precedence over ``options``."""
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
 def read_method(text: str) -> SpelledMethod:
     """Read a method's name, followed by ``,option=value`` for each of its options. A value that is
-    not a Python literal is read as a string.
+    not a Python literal is a string.
 
     Raises
     ------
@@ -81,8 +81,8 @@ def read_method(text: str) -> SpelledMethod:
 
 
 def read_density(text: str) -> Spelled:
-    """Read the option ``density``: a number; NAME=DENSITY for names or globs of tensors, separated
-    by commas; "hiding", or "hiding" with a ratio, as in "hiding:300".
+    """Return the option ``density`` from its text: a number; NAME=DENSITY for names or globs of
+    tensors, separated by commas; "hiding", or "hiding" with a ratio, as in "hiding:300".
 
     Raises
     ------
@@ -124,7 +124,7 @@ def _number(value: str, where: str, text: str) -> float:
 
 
 def density_argument(text: str) -> Spelled:
-    """Read the option ``density``, as a ``type`` of ``argparse``: errors are argparse's."""
+    """Return ``read_density(text)``, for ``argparse``: raises ``ArgumentTypeError`` on errors."""
     try:
         return read_density(text)
     except InvalidOption as error:

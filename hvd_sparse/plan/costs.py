@@ -1,4 +1,4 @@
-"""The times of messages and of computation, as lines fitted to the measurements of all ranks."""
+"""Costs of messages and of computation: linear functions, fitted to all ranks' measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REPETITIONS = 5
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
-"""Bytes by which the lengths of repetitions differ."""
+"""Number of bytes by which each repetition's message is longer than the one before."""
 
 Buckets = list[tuple[int, ...]]
 Samples = list[tuple[float, list[float]]]
@@ -37,8 +37,8 @@ Numbers = Any  # a float or an array of floats
 
 @dataclass(frozen=True)
 class Line:
-    """The time of a message or of computation: ``start_s + byte_s * size`` seconds. ``size`` is the
-    number of bytes of a message, or of entries to compute."""
+    """The time of a message or of computation: ``start_s + byte_s * size`` seconds. ``size`` is in
+    bytes for a message, and in entries for computation."""
 
     start_s: float
     byte_s: float
@@ -49,7 +49,7 @@ class Line:
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
     """Return the message lengths to time, in bytes: from the length for the smallest tensor to the
-    length for all tensors together. ``told`` are the measurements of all ranks."""
+    length for all tensors together. ``told`` has the measurements of all ranks."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -59,9 +59,9 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Time allgathers of messages with the given lengths, in bytes. All ranks must call this. Each
-    repetition has a slightly different length, so that the time includes Horovod's negotiation of a
-    new length."""
+    """Return ``Samples`` from timed allgathers of messages with the given lengths, in bytes. All
+    ranks must call this. Each repetition has a slightly different length, so that the time includes
+    Horovod's negotiation of a new length."""
     found, others = [], max(1, collective.world_size - 1)
     for number, size in enumerate(sizes):
         times, received = [], []
@@ -76,10 +76,10 @@ def time_messages(
 
 
 class Costs:
-    """Costs of an exchange by one allgather, measured on the slowest rank, because all ranks wait
-    for it.
+    """Costs of an exchange by one allgather, measured on the slowest rank, which all ranks await.
 
-    wire, work, decode : lines, as in ``GroupPlan``
+    wire : seconds of a message, as a function of the bytes that a rank receives
+    work, decode : seconds of selecting and encoding, and of decoding, by number of entries
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     compressed : positions of the compressed tensors
     ready_s : by tensor name, seconds from a step's first gradient to this tensor's
@@ -115,7 +115,7 @@ class Costs:
         return [keys for keys in families.values() if self.layers(keys)]
 
     def layers(self, keys: Sequence[str]) -> list[int]:
-        """Return the positions of the compressed ones of these tensors, in backward order."""
+        """Return the positions of the compressed tensors among ``keys``, in backward order."""
         wanted, specs = set(keys), self.specs
         found = [position for position in self.compressed if specs[position].key in wanted]
         # A backward pass runs in reverse order, so equal times are sorted by descending position.
@@ -163,7 +163,7 @@ def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
 
 
 def _wire(of_ranks: Sequence[Samples], header_bytes: float) -> Line:
-    """Return the time of a message, fitted to the slowest rank's time of each repetition."""
+    """Return the time of a message, fitted to each repetition's time on the slowest rank."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
@@ -181,8 +181,8 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
-    """Return a line, with coefficients of at least 0, fitted to pairs of (size, seconds) of two or
-    more different sizes. The fit minimizes the relative errors of each size's median time, because
+    """Return a line with coefficients of at least 0, fitted to pairs of (size, seconds) with two or
+    more different sizes. The fit minimizes the relative error at each size's median time, because
     with absolute errors, long messages would outweigh short ones."""
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, seconds in samples:

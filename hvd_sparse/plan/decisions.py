@@ -17,14 +17,14 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Upper bound of layers^2 * groups in the search. For 1,000 layers, it takes about a second."""
+"""Upper bound of layers^2 * groups in the search, which takes about a second for 1,000 layers."""
 
 GRID = 48
 """Number of steps of the logarithmic grid of densities. The grid keeps rounding errors from
 changing a choice."""
 
 Plan = tuple[int, ...]
-"""The end of each group in backward order; (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
+"""For each group in backward order, its end; (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class GroupPlan:
         groupings: "none" (one tensor per message), "all" (one message), "default" (the groups that
         were measured) and "planned". A constant is added to all four, so that "default" equals the
         measured time. If several optimizers step separately, their predicted times are added
-    wire : time of a message, as a line in the bytes that a rank receives
-    work : time of selecting and encoding, as a line in the number of entries of a tensor, or of a
-        whole group with ``select_over="group"``
-    decode : time of decoding, as a line in the number of entries of a tensor
+    wire : seconds of a message, as a line in the bytes that a rank receives
+    work : seconds of selecting and encoding, as a line in the number of entries of a tensor, or of
+        a whole group with ``select_over="group"``
+    decode : seconds of decoding, as a line in the number of entries of a tensor
     """
 
     label: ClassVar[str] = "plan"
@@ -56,8 +56,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the plan with the shortest predicted step; its groups may be the default groups. A
-        group has no tensors with gradients in different steps, as different optimizers have."""
+        """Return the plan with the shortest predicted step, which may have the default groups. All
+        tensors of a group have gradients in the same steps, as those of one optimizer do."""
         specs = costs.specs
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -204,7 +204,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with fewer groups: neighbours are joined if the step does not end later."""
+    """Return the plan with neighbouring groups joined wherever the step does not end later."""
     ends = list(plan)
     # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
@@ -219,8 +219,8 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
     """Return the seconds from the start of the step to the end of the last message, for groups that
-    need not be contiguous. As Horovod fuses messages, those that are ready when the network becomes
-    free are sent as one."""
+    need not be contiguous. All messages that are ready when the network becomes free are sent as
+    one, because Horovod fuses messages."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -300,8 +300,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which it hides behind the backward pass,
-        as in the abstract of shi2020lags. The rule for this (``largest_hidden``) is our own."""
+        """Choose for each message the largest density at which the message hides behind the
+        backward pass, as in the abstract of shi2020lags, by our own rule ``largest_hidden``."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -342,8 +342,8 @@ class HiddenDensities:
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Choose the largest size of each message at which it hides. Return the number of each chosen
-    size, and the end time of each message.
+    """Choose the largest size of each message at which the message hides. Return the indices of the
+    chosen sizes, and the end time of each message, float64 [messages], in seconds.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
     at most ``ready(next) - max(ready(this), end(previous))`` seconds. A message that does not hide

@@ -1,4 +1,4 @@
-"""Measurements of a rank's steps, as medians, which a single delayed step changes little."""
+"""Measures a rank's steps. Results are medians, because one delayed step changes them little."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WARMUP = 2
 STEPS = 5
 """Number of steps that are measured."""
 WINDOW = 20
-"""Number of steps in a window, whose median time is compared."""
+"""Number of steps in a window; the median step times of windows are compared."""
 SETTLING = 5
 """Number of steps after a decision that are not timed."""
 REVIEW_EVERY = 500
 """Number of steps from the end of one window to the end of the next."""
 FACTOR = 1.5
-"""Step times count as changed if they differ from the first window's by more than this factor."""
+"""Step times have changed if a window's median differs from the first by more than this factor."""
 
 
 class StepClock:
@@ -71,8 +71,8 @@ class StepClock:
 
 
 class Departure:
-    """Watches whether step times change after a decision: compares the median of later windows of
-    steps with that of the first window."""
+    """Detects whether step times change after a decision. It compares the median of later windows
+    of steps with the median of the first window."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -98,7 +98,7 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether the slowest rank's median has changed by more than ``FACTOR``."""
+        """Return whether ``slowest_s``, the slowest rank's median, has changed by ``FACTOR``."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None
@@ -118,7 +118,7 @@ class Measurements:
         self._number = self._good = 0
         self._began_s = self._own_s = self._ended_s = 0.0
         self.told_s = 0.0
-        """Seconds of selecting and encoding, until ``spend``."""
+        """Seconds of selecting and encoding since the last call of ``spend``."""
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         if was_good:
@@ -134,7 +134,7 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Restart the step's time at its first gradient; in graphs, ``replan`` began it earlier."""
+        """Let the step begin at its first gradient; in graphs, ``replan`` was called earlier."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
@@ -168,7 +168,7 @@ class Measurements:
         """Return a JSON-serializable dict. All but the last three are medians over the steps, by
         tensor name. If entries are selected from whole groups, groups take the place of tensors.
 
-        "ready" : seconds until the gradient arrived
+        "ready" : seconds from a step's first gradient to this one, without this package's work
         "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
         "nbytes" : bytes sent
         "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient

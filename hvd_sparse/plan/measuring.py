@@ -1,5 +1,5 @@
-"""Policies that measure a run's first steps and then decide: ``groups="planned"`` and
-``density="hiding"``. Rank 0 decides for all ranks. If step times change, policies measure again."""
+"""Policies that measure a run's first steps, and let rank 0 decide for all: ``groups="planned"``
+and ``density="hiding"``. If step times change, they measure again."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ENOUGH = STEPS // 2 + 1
 
 
 class MeasuringPolicy(Policy):
-    """Base class of policies that measure steps until all ranks adopt one decision (``is_over``),
-    of class ``kind``. "Collective" below means that all ranks must call in the same step."""
+    """Base class of policies that measure steps until all ranks adopt one decision of class
+    ``kind`` (``is_over``). "Collective" below means that all ranks must call in the same step."""
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]
-    """End of the warning that step times have changed."""
+    """End of the warning about changed step times: what was decided with the former times."""
 
     def __init__(self, step: Step, name: str) -> None:
         self._step, self._compressor = step, name
@@ -49,7 +49,7 @@ class MeasuringPolicy(Policy):
         self._measure()
 
     def _measure(self) -> None:
-        """Begin to measure; anew if the policy has measured before."""
+        """Discard the decision and all measurements, if there are any, and begin to measure."""
         self._stop()
         self.measurements = Measurements()
         self.decision = None
@@ -130,8 +130,8 @@ class MeasuringPolicy(Policy):
         return decision
 
     def _decide(self, told: Sequence[State], samples: Sequence[Samples]) -> Report:
-        """Return the decision as a dict; an error as {"failure": text}, because other ranks
-        wait."""
+        """Return the decision as a dict. Return an error as {"failure": text}, because the other
+        ranks wait for rank 0."""
         try:
             step = self._step
             costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
@@ -141,7 +141,7 @@ class MeasuringPolicy(Policy):
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
         """Begin a step after the decision, and measure again if step times have changed. Collective
-        if a window of steps has ended; no exchange is running at this point."""
+        if a window of steps has ended. No exchange is running during this call."""
         self._clock.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
@@ -200,7 +200,7 @@ class MeasuringPolicy(Policy):
 
 
 class PlannedGroups(MeasuringPolicy):
-    """Policy of ``groups="planned"``: measures default groups, then uses the fastest predicted."""
+    """Policy of ``groups="planned"``: measures the default groups, then uses the fastest plan."""
 
     kind = GroupPlan
     departed = "their groups were planned, so the groups are planned again"
@@ -224,9 +224,9 @@ class PlannedGroups(MeasuringPolicy):
 
 class GraphPlannedGroups(PlannedGroups):
     """Policy of ``groups="planned"`` for TensorFlow graphs, whose groups are fixed when a graph is
-    traced. While it measures, each gradient has a message of its own. In a graph, gradients can
-    arrive in any thread, and some results are ready before other gradients arrive. So the policy
-    cannot see where a step begins, and the program calls ``replan`` at each beginning."""
+    traced. During the measurement, each gradient has a message of its own. The program calls
+    ``replan`` when a step begins, because the policy cannot detect this: in a graph, gradients can
+    arrive in any thread, and some results are ready before other gradients arrive."""
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name)
@@ -258,8 +258,8 @@ class GraphPlannedGroups(PlannedGroups):
 
 
 class HidingPolicy(MeasuringPolicy):
-    """Policy of ``density="hiding"``: uses the smallest density while it measures, then the largest
-    densities at which messages hide behind the backward pass."""
+    """Policy of ``density="hiding"``: uses the smallest density during the measurement, and then
+    the largest densities at which messages hide behind the backward pass."""
 
     kind = HiddenDensities
     departed = "their densities were measured, so they are measured again"

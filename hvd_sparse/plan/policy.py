@@ -1,7 +1,7 @@
-"""Policies, which decide in each step how gradients are sent, and that of ``Compression.auto``.
+"""Policies decide in each step how gradients are sent. The policy of ``Compression.auto`` is here.
 
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
-uses the fastest. The trial of a way has warm-up steps and measured steps; it ends if the first
+uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends if the first
 measured step is far slower than the best way so far. A step is timed from its first gradient to its
 last result. All ranks compare the slowest rank's medians, so they choose alike at the same step.
 """
@@ -31,17 +31,17 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
-"""The way of a dense step that also sends the residuals, before a change to a dense way."""
+"""The way of a dense step that also sends the residuals, before steps in another dense way."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
 HOPELESS = 2.0
-"""A way is dropped if its first step takes longer than this factor times the best median so far."""
+"""A way is dropped if its first measured step takes this factor times the best median so far."""
 MARGIN = 1.1
-"""Factor by which sparse must be faster than the best other way, because medians of a few steps are
-uncertain, and dense is the safer choice."""
+"""Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
+few steps are uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way is slower by this factor than another in the last trial."""
+"""A new trial begins if the chosen way is now slower by this factor than another in the trial."""
 RECENT = 50
 """Number of most recent steps whose median a review compares."""
 
@@ -67,8 +67,8 @@ class Verdict:
 
 
 class Owner(Protocol):
-    """The part of a compressor that policies use. It is passed to each call, because a policy that
-    stored it would make a reference cycle."""
+    """The part of a compressor that policies use. Every call passes the owner, because a policy
+    that stored it would make a reference cycle."""
 
     name: str
     configuration: Configuration
@@ -85,15 +85,15 @@ class Owner(Protocol):
 
 
 class Policy:
-    """Base class of policies. On its own, it sends all gradients sparse. All ranks make the same
-    calls in the same steps, so a policy's methods may run collectives."""
+    """Base class of policies; it sends all gradients sparse. All ranks call the same methods in the
+    same steps, so these methods may run collectives."""
 
     decision: Value = None
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Called with each gradient before it is compressed. Return its way: one of ``WAYS``, or
-        ``EVERYTHING``. ``position`` is None for an unregistered tensor."""
+        """Called with each gradient before the compression. Return the gradient's way: one of
+        ``WAYS``, or ``EVERYTHING``. ``position`` is None for an unregistered tensor."""
         return SPARSE
 
     def sent(self, position: int, ticket: Ticket) -> None:
@@ -128,7 +128,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives. If one hangs, the watchdog names it ``what``."""
+    """Return a context for a policy's collectives. If one hangs, the error contains ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -141,7 +141,7 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
-    """Return all ranks' values, JSON-serializable, in rank order. ``what`` is as in ``waiting``."""
+    """Return all ranks' JSON-serializable values, in rank order. ``what`` is as in ``waiting``."""
     with waiting(owner, what):
         limit_s = owner.configuration.timeout_s
         return Gatherer(owner.collective, name, limit_s).tell_all(mine)
@@ -194,7 +194,7 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """Go to the next way if this one is measured or too slow; after the last, decide."""
+        """Continue with the next way if the current one is measured or too slow; finally decide."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
@@ -225,10 +225,10 @@ class Trial:
 class Fallback(Policy):
     """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
 
-    If this way is dense, Horovod reduces the gradients as it does without a compressor. First, each
-    tensor has one step in which its residual is sent too (``EVERYTHING``). If ``sends_all``, every
-    dense step sends all that the memory holds, because the memory computes the optimizer's
-    momentum.
+    If this way is dense, Horovod reduces the gradients as it does without a compressor. Before
+    this, each tensor has one step in which its residual is sent too (``EVERYTHING``). If
+    ``sends_all``, every dense step sends all entries that the memory holds, because the memory
+    computes the optimizer's momentum.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
@@ -236,8 +236,8 @@ class Fallback(Policy):
         self.sends_all = sends_all
         self.clock = StepClock()
         self.owed: dict[int, StepRun | None] = {}
-        """By position of each tensor whose residual must be sent before its dense gradients: the
-        step that sends the residual; None before that step."""
+        """The tensors whose residuals must be sent before dense gradients. Maps each tensor's
+        position to the step that sends its residual, or to None before that step."""
         self._way = SPARSE
 
     def begin(self, owner: Owner, position: int | None) -> str:

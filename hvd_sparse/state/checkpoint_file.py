@@ -39,12 +39,13 @@ SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
 DTYPES = ("float32", "float64")
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
-"""Errors that Python raises if a file's content has another form."""
+"""Exceptions that parsing a file raises if its content is malformed."""
 PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
-"""Tuples of a tensor's key, an array's name, and the arrays of this name, by rank."""
+"""Yields a tensor's name, the name of one of its arrays, and the ranks' arrays of this name, by
+rank."""
 
 
 class Writer:
@@ -62,14 +63,15 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
-        """Write an array. Return its dtype, length and place, which replace it in the state."""
+        """Write an array. Return its dtype, length and place, which replace the array in the
+        state."""
         array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, whose arrays are replaced by the results of ``add``, and the digest."""
+        """Write the states, in which the results of ``add`` replace the arrays, and the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -78,7 +80,7 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream to a temporary file, which replaces ``path`` if the block ends well."""
+    """Open a stream to a temporary file, which replaces ``path`` if the block raises no error."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -202,8 +204,8 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 
 def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
-    """Gather the arrays of all ranks' states. All ranks must iterate to the end, because a rank
-    without an array sends an empty one.
+    """Yield the gathered arrays of all ranks' states. Every rank must iterate to the end, because a
+    rank without an array sends an empty one.
 
     mine : this rank's state
     told : the states of all ranks, with [dtype, length] in place of each array
@@ -235,7 +237,7 @@ def gather_into_file(
     timeout_s: float | None,
 ) -> None:
     """Gather all ranks' states, one array at a time; rank 0 writes them to one file. Collective. If
-    rank 0 cannot write, PeerFailure is raised on all ranks, with its error."""
+    rank 0 cannot write, PeerFailure with rank 0's error is raised on all ranks."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -267,8 +269,8 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts. If gathering fails, append the error to ``lost``, because it cannot be sent
-    to the other ranks then."""
+    """Yield the parts. If gathering fails, append the error to ``lost``, because the error cannot
+    be sent to the other ranks then."""
     try:
         yield from parts
     except Exception as error:

@@ -32,7 +32,7 @@ SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
 FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
-"""Fields of a tensor that depend on the number of ranks, and are reset when it changes."""
+"""Fields of a tensor that depend on the number of ranks, and are reset when this number changes."""
 
 Point = list[Any]
 """The place of a state in the run: [generation, completed steps by tensor]. The generation counts
@@ -40,12 +40,9 @@ how often the ranks have rejoined. A point is a list, because ranks exchange poi
 
 
 def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
-    """Redistribute the states of all ranks to another number of ranks. No residual is lost.
+    """Return a state for each of ``world_size`` new ranks, in rank order. No residual is lost.
 
-    states : ``Compressor.state_dict()`` of every rank, in any order
-    world_size : number of new ranks
-
-    Returns a state for each new rank, in rank order.
+    states : ``Compressor.state_dict()`` of every old rank, in any order
 
     Raises
     ------
@@ -102,7 +99,7 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state; "config" without the options that may differ between ranks."""
+    """Return a state's field; "config" without the options that may differ between ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -163,7 +160,7 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` is 0 before the ranks first rejoin."""
+    """A state that this rank keeps. ``generation``: how often the ranks had rejoined before it."""
 
     generation: int
     state: State
@@ -216,7 +213,7 @@ class Commits:
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
         """Return this rank's state after the ranks have changed. All ranks must call this.
-        ``state`` is the present one, without tensors if the rank is new. Raises RankMismatch, on
+        ``state`` is the present state, without tensors if the rank is new. Raises RankMismatch, on
         all ranks, if a rank does not have the state from which the others resume."""
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
@@ -277,7 +274,7 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank was in the run at ``point``, judging by its kept states. Those of
+    """Return whether a rank was in the run at ``point``, judging by its kept states. States of
     generation 0 prove only generation 0, because workers that came later have such states too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)

@@ -44,7 +44,7 @@ def bare(name: str) -> str:
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
     """Return the state with tensors renamed to the compressor's names where the names differ only
-    in the prefixes of ``torch.compile``; unchanged if it is malformed or ambiguous."""
+    in the prefixes of ``torch.compile``. A malformed or ambiguous state is returned unchanged."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -74,7 +74,7 @@ def differences_of(
     *,
     strict: bool = True,
 ) -> list[str]:
-    """Return the reasons why a state cannot be loaded on this rank; none if it can. Raises
+    """Return the reasons why a state cannot be loaded on this rank; empty if it can. Raises
     CorruptCheckpoint if the state is malformed, or has NaN or Inf.
 
     place : this process's rank, and the number of ranks
@@ -164,7 +164,7 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of a memory's arrays, by name, for ``kept`` kept entries."""
+    """Return the valid lengths of each array of a memory, if this rank keeps ``kept`` entries."""
     # Create the state of a tensor of one entry, which is cheap, to learn the arrays' names.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}

@@ -4,12 +4,12 @@ A writer describes where records go. Like other parts, it can be compared and co
 ``open`` returns a sink, which writes the records. A record is a JSON-serializable mapping. Its
 field "event" is one of
 
-    run      the first record: name, rank, world_size, exchange, config, shapes of the tensors
+    run      the first record, about the run: name, rank, world_size, config, shapes of tensors, ...
     step     measurements of a compressor's step (made by ``frontend.recorder``)
     metrics  metrics that the program passed to ``log``
 
-All records have "step", the number of completed steps; "seconds" since the sink was opened; and
-"time", the seconds since 1970.
+All records have "step", the number of completed steps; "seconds" since recording began; and "time",
+the seconds since 1970.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hvd_sparse.registry import WRITERS
 from hvd_sparse.types import Option, Report
 
 Function = Callable[[Report], object]
-"""A writer of the user's own: a function of a record."""
+"""A writer that is a function of the user, called with each record."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> Path:
-        """Return the path of this rank's file. ``{rank}`` in the path is replaced by the rank's
-        number. Without ``{rank}``, the number is inserted before the suffix, except on rank 0."""
+        """Return the path of this rank's file. The rank replaces ``{rank}`` in the path. Without
+        ``{rank}``, the rank is inserted before the suffix, except on rank 0."""
         if "{rank}" in path:
             return Path(path.replace("{rank}", str(self.rank)))
         here = Path(path)
@@ -90,7 +90,7 @@ class Writer(ABC):
 
 
 Writers = Union[bool, tuple[Union[Writer, Function], ...]]
-"""The option ``telemetry`` after its check."""
+"""The option ``telemetry`` after ``resolve_writers``: a bool, or a tuple of writers."""
 
 
 def resolve_writers(given: Option) -> Writers:
@@ -124,7 +124,7 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
-    """Return metrics as floats. NaN and infinity, which JSON does not have, become None."""
+    """Return metrics as floats. NaN and infinity become None, because JSON does not have them."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
         try:
@@ -139,15 +139,15 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
 
 
 def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
-    """Return a record with its common fields. ``began_s`` is the time of ``time.monotonic`` when
-    the sink was opened."""
+    """Return a record with its common fields. ``began_s`` is the time, of ``time.monotonic``, when
+    recording began."""
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
 
 
 def flat(record: Report) -> dict[str, float]:
     """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``. Tags
-    of values over all tensors end in ``/total``; metrics of the program keep their names."""
+    of values over all tensors end in ``/total``; the program's metrics are their own tags."""
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]
         return {name: record[name] for name in names if record[name] is not None}

@@ -34,7 +34,7 @@ class CompressorState(tf.train.experimental.PythonState):  # type: ignore[misc]
 
 class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Callback that saves a compressor at the end of every epoch. Pass it to ``fit`` on every rank.
-    To continue a run, call ``compressor.load(path)`` first.
+    To continue a run, call ``compressor.load(path)`` before ``fit``.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         self._batches = 0
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Value] | None = None) -> None:
-        """Log the metrics after a batch, which Keras averages over the epoch so far."""
+        """Log the averages over the epoch so far, which Keras passes as metrics after a batch."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
             self._compression.log(**dict(logs))

@@ -91,8 +91,8 @@ class TensorflowCompressor(Compressor):
 
     def __hash__(self) -> int:
         """Return the identity hash, or while an optimizer is wrapped, a hash for this optimizer.
-        Raise UnsupportedInput if Horovod's wrapper wraps an optimizer of Keras 3, which it does not
-        support."""
+        Raise UnsupportedInput if Horovod's wrapper wraps an optimizer of Keras 3, because Horovod
+        does not support these."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -139,7 +139,8 @@ class TensorflowCompressor(Compressor):
 
     def replan(self) -> bool:
         """Begin a training step of a run with ``groups="planned"``. Return whether ``groups`` has
-        changed; then functions that were traced with the old groups must be traced again.
+        changed. After a change, functions that were traced with the old groups must be traced
+        again.
 
         All ranks call this method before every training step, outside of ``tf.function``. In the
         step that decides the groups, ranks wait for each other. Before the first gradient the call
@@ -232,7 +233,7 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Return an operation that reads the loss scale at every step."""
+        """Return a float32 scalar tensor, which the graph evaluates at every step."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
@@ -277,7 +278,7 @@ class TensorflowCompressor(Compressor):
 
     def _find_scaler(self, caller: Optimizer) -> None:
         """Find the ``LossScaleOptimizer`` around an optimizer of Keras 2. Under mixed_float16,
-        ``Model.compile`` makes it, after the compressor was made."""
+        ``Model.compile`` makes it only after the compressor was made."""
         if self._is_scaled or caller is None or is_optimizer_of_keras_3(caller):
             return
         for frame in callers():

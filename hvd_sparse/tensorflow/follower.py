@@ -1,8 +1,8 @@
-"""Keras optimizers given as ``optimizer=`` apply updates that the compressor's memory computes.
+"""Keras optimizers given as ``optimizer=``: they apply updates that the memory computes.
 
 When a program reads the optimizer's variables, for example to save them, the memory's moments are
-copied into them first. If a program writes moments into the variables, for example to load them,
-the memory continues from these.
+first copied into the variables. If a program writes moments into the variables, for example to load
+them, the memory continues from the written moments.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ LISTS = {
     "square": "_velocities",
     "largest": "_velocity_hats",
 }
-"""Names of a memory's arrays, and Keras's attributes with the same moments."""
+"""Maps the name of a memory's array to Keras's attribute with the same moments."""
 OVERWRITTEN = 1e-30
-"""Momentum that is used in place of 0 with Keras 2, where a step without momentum replaces the
-velocity by the gradient. Memories, torch and Keras 3 leave the velocity unchanged."""
+"""Momentum that is used in place of 0 with Keras 2, because a step of Keras 2 without momentum
+replaces the velocity by the gradient. Memories, torch and Keras 3 leave the velocity unchanged."""
 
 
 class Showing:
-    """Mixin for an optimizer given as ``optimizer=``. It fills the variables with the memory's
-    moments when they are read."""
+    """Mixin for an optimizer given as ``optimizer=``. When the program reads the optimizer's
+    variables, they are first filled with the memory's moments."""
 
     hvd_sparse_follower: Follower
 
@@ -71,8 +71,8 @@ class Showing:
 
 
 class ApplyingOfKeras3(Showing):
-    """Mixin for optimizers of Keras 3; ``update_step`` applies the compressor's result, and leaves
-    variables that are never compressed to the optimizer."""
+    """Mixin for optimizers of Keras 3. ``update_step`` subtracts the learning rate times the
+    result, except for variables that are never compressed, which the optimizer updates."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -120,8 +120,8 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Reads each tensor's settings from the optimizer, and copies moments between it and the
-    memory. ``met`` has the positions of variables whose gradients come through the compressor."""
+    """Reads each tensor's settings from the optimizer, and copies moments between the optimizer and
+    the memory. ``met`` has the positions of variables whose gradients the compressor receives."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -174,8 +174,8 @@ class Follower:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
 
     def meet(self, caller: Optimizer) -> None:
-        """From now on, read settings from the optimizer that calls the compressor. With Keras 2, it
-        is a copy that Horovod has made. Raises InvalidOption for any other optimizer."""
+        """From now on, read settings from ``caller``, the optimizer that calls the compressor. With
+        Keras 2, it is a copy that Horovod made. Raises InvalidOption for another optimizer."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
@@ -196,7 +196,7 @@ class Follower:
         self._optimizer = caller
 
     def check(self, gradient: Value, variable: Value) -> None:
-        """Raise InvalidOption if the compressor has not applied its momentum to a gradient."""
+        """Raise InvalidOption if a gradient is sparse, or did not come through the compressor."""
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
@@ -216,14 +216,15 @@ class Follower:
             )
 
     def updates(self, variable: Value) -> bool:
-        """Return whether the memory computes a variable's update, because it is compressed."""
+        """Return whether ``variable`` is compressed, so that the memory computes its updates."""
         assert self._step is not None  # ``check`` raises before
         return self._index.lookup(value_of(variable)) in self._step.compressed
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return a tensor of the loss scale, the learning rate, the memory's hyper-parameters and
-        the step counter. The graph reads these values: if Python read them during the step, some
-        ranks could read the counter before the optimizer advances it, and others after."""
+        """Return a float64 vector of the loss scale, the learning rate, the memory's
+        hyper-parameters, whether Adam uses epsilon hat, and the step counter. The graph reads these
+        values, because Python might read the counter before its increment on some ranks, and later
+        on others."""
         optimizer = self._optimizer
         # Horovod divides the results, as a loss scaler does: the memory needs the mean of the
         # batches, and Adam's update must not become smaller.
@@ -251,7 +252,7 @@ class Follower:
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
-        """Store the values of ``beside``, and return the loss scale."""
+        """Store the vector of ``beside``, and return the loss scale, the first of its values."""
         scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
         # For constants, use the values that Keras reads in update_step: the graph of Horovod's
@@ -331,7 +332,7 @@ class Follower:
 
     def _resume(self, state: TensorState, position: int, told: int) -> None:
         """Continue from a state that was loaded into the compressor, with the moments of every rank
-        and the number of their steps, even if the optimizer counts anew."""
+        and their number of steps, even if the optimizer counts its steps from 0 again."""
         if hasattr(state.memory, "begun"):
             counted = state.steps - 1 - state.memory.begun + passes_of(self._optimizer)
             self._behind[position] = counted - told
@@ -344,8 +345,8 @@ class Follower:
             state.memory.begun = state.steps - told - self._behind.get(position, 0)
 
     def _is_as_written(self, position: int, name: str, array: np.ndarray) -> bool:
-        """Return whether a variable with moments has not changed since the last call, or since
-        ``show`` wrote to it; at first, whether it is zero."""
+        """Return whether a variable with moments is unchanged since the last call, or since
+        ``show`` wrote to it. The first call returns whether the variable is zero."""
         written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
         self._written[position, name] = _sum_of(array)
         return written == self._written[position, name]
@@ -357,7 +358,7 @@ class Follower:
         self._offsets.clear()
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables; not while a graph is traced."""
+        """Copy this rank's moments into the optimizer's variables; do nothing in a traced graph."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:
@@ -397,7 +398,7 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost. ``loss`` is the text with the place and remedy."""
+    """Warn that an optimizer's moments are lost. ``loss`` is a text with the place and remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
@@ -416,8 +417,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer variables with the moments of ``variable``, by the memory's array names.
-    Empty before the optimizer is built, and for Muon, whose momenta differ between ranks."""
+    """Return the optimizer's variables with the moments of ``variable``, by the memory's array
+    names; none before the optimizer is built, nor for Muon, whose momenta differ between ranks."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

@@ -43,7 +43,7 @@ class GraphOwner(Owner, Protocol):
 @dataclass(frozen=True, eq=False)
 class Branches:
     """The operations that choose a step's branch. All ranks take the branch ``way``, and submit
-    only its collectives. If ``is_timed``, ``note_end`` is called when a result has arrived."""
+    only its collectives. If ``is_timed``, ``note_end`` is called with each result."""
 
     owner: GraphOwner
     site: CallSite
@@ -79,8 +79,8 @@ class Branches:
         return tf.cond(self.is_half, half, lambda: reduced)
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
-        """Return a branch's result. In a timed step, first call ``note_end``, in every branch, so
-        that the call delays all branches alike."""
+        """Return a branch's result. In a timed step, first call ``note_end``. Every branch makes
+        this call, so that it delays all branches alike."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -92,7 +92,7 @@ class Branches:
 
 class GraphBucket:
     """The tensors of one message, while a graph is traced. The message of a single tensor is built
-    at once, that of a group when Horovod requests the first result, after passing all tensors."""
+    at once. That of a group is built after all its tensors, when Horovod requests a result."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
@@ -196,8 +196,8 @@ class GraphBucket:
 
 class GraphFallback(Fallback):
     """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
-    all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients without a
-    carrier, and no Python code runs."""
+    all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients themselves,
+    and no Python code runs."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()
@@ -214,8 +214,8 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, around Horovod's own branches. This
-        operation waits for the list's last gradient, which most backward passes compute first."""
+        """Build the operation that chooses a step's branch, around Horovod's own branches. It waits
+        for the last gradient in the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -267,7 +267,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether every rank has sent the whole residuals of these tensors. Collective."""
+        """Return whether every rank has sent all residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
         are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
         if are_paid:

@@ -1,4 +1,4 @@
-"""Functions of numpy arrays that a graph calls at every step. They call the compressor's step."""
+"""Functions of numpy arrays that a graph calls at every step, to run the compressor's step."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""How a step is sent: compressed; dense with the residuals; by Horovod alone, in the
+"""The branches of a step: compressed; dense with the residuals; by Horovod alone, in the
 accumulator's dtype or in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
-"""A step that failed waits for its other tensors: at most ``LEAST_WAIT_S`` seconds, or ``PATIENCE``
-times the step's duration so far if that is longer. The wait is limited because some traced tensors
-may not be in the step, and because waiting threads may be all threads that TensorFlow has."""
+"""A step that failed waits for its other tensors: for ``LEAST_WAIT_S`` seconds, or for ``PATIENCE``
+times the step's duration so far, whichever is longer. The wait is limited because some traced
+tensors may not be in the step, and because waiting threads may be all that TensorFlow has."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
-"""Number of steps in which a variable is watched. It is limited because each such step copies the
+"""Number of steps in which a variable is watched; limited, because each step copies the
 variable."""
 ENOUGH = 3
 """Number of suspicious steps of one kind before a warning."""
 TOLERANCE = 0.02
 """Relative change of an update that rounding and the division by a loss scale may cause."""
 VISIBLE = 1e-4
-"""Smallest update, relative to the value, that float32 shows within the tolerance."""
+"""Smallest update, relative to the value, for which float32 rounding is within the tolerance."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change after each of them: if "
     "they were thrown away, their unsent entries stay in the residual and change the weights "
@@ -68,7 +68,7 @@ def call_numpy(
     *,
     name: str,
 ) -> Value:
-    """Return an operation that calls a function of numpy arrays on the host."""
+    """Return the outputs, as tensors, of an operation that calls a function on the host."""
     with tf.device(HOST):
         return tf.numpy_function(function, inputs, dtypes, name=name)
 
@@ -87,8 +87,8 @@ class SealedBucket:
 
 class GraphFunctions:
     """The functions of one compressor, which TensorFlow may call in any thread. A bucket is a
-    tensor or one of Horovod's groups. ``tokens`` has the position of each variable by its
-    ``variables.runtime_token``."""
+    tensor or one of Horovod's groups. ``tokens`` maps the ``variables.runtime_token`` of each
+    variable to its position."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step = owner.step
@@ -123,8 +123,8 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Compress a tensor. Return the array for Horovod to reduce, and the tensor's number.
-        Unless ``is_joined``, return the two results of ``seal`` too.
+        """Compress a tensor. Return the carrier for Horovod to reduce, and the tensor's number,
+        int64. Unless ``is_joined``, also return the two results of ``seal``.
 
         gradient : flat, in TensorFlow's memory
         scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
@@ -174,8 +174,8 @@ class GraphFunctions:
         return self.advance(numbers[0], None)
 
     def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
-        """Give the exchange the result of its previous collective. Return the array of its next
-        collective, and the splits, which are empty unless the next collective is an alltoall."""
+        """Pass the result of the previous collective to the exchange. Return the array of the next
+        collective, and its splits, int32, which are empty unless it is an alltoall."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
         splits = NO_SPLITS if request.splits is None else request.splits
@@ -184,7 +184,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat. On an error, the step is first taken back."""
+        """Return the reduced gradient, flat. If there is an error, first take the step back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over
@@ -226,7 +226,7 @@ class GraphFunctions:
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
         """Take a step back after its exchanges in other threads. If this thread raised earlier,
-        TensorFlow would drop operations that have not begun, for which other ranks wait."""
+        TensorFlow would drop operations that have not begun, and other ranks wait for these."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -242,7 +242,7 @@ class GraphFunctions:
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced uncompressed."""
+        """Return the flat result, for the optimizer, of a tensor that Horovod reduced whole."""
         position = self.position(token)
         assert position is not None  # tracing raises an error for unknown variables
         loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
@@ -251,8 +251,8 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects programs with a tape that do not apply the results, or that change results before
-    they apply them. It watches how the smallest compressed variable changes. ``factors`` is
+    """Detects programs with a tape that do not apply the results, or that change the results first.
+    It compares the changes of the smallest compressed variable with the results. ``factors`` is
     ``Follower.factors``, or None without ``optimizer=``."""
 
     def __init__(
@@ -281,7 +281,7 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """At the variable's next gradient, warn if its update was not applied in several steps."""
+        """Check whether the last result was applied to the variable; warn if several were not."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

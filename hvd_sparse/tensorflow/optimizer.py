@@ -35,7 +35,7 @@ NAMES: dict[type, dict[str, str]] = {
     **dict.fromkeys(OF_ADAM, ADAM),
     **dict.fromkeys(OF_MUON, MUON),
 }
-"""For each memory, the names of its hyper-parameters, and Keras's names of these."""
+"""Maps a memory's class to Keras's names of the memory's hyper-parameters."""
 LEGACY_UPDATE = "_resource_apply_dense"
 """Method of the legacy SGD that corresponds to ``update_step`` of other optimizers."""
 WAY_OUT = (
@@ -62,7 +62,7 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update methods of these optimizers in all loaded versions of Keras."""
+    """Return the update methods of the named optimizers in all loaded versions of Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(getattr(optimizers, name, None), "update_step", None)
@@ -92,9 +92,9 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can compute a Keras optimizer's updates. The optimizer is not
-    changed here, and still applies decoupled weight decay itself. If the learning rate changes,
-    updates differ from Keras's, whose momentum includes the rates of old steps."""
+    """Return a Keras optimizer's name and the memories that can compute its updates. The optimizer
+    still applies decoupled weight decay itself. If the learning rate changes, updates differ from
+    Keras's, because Keras's momentum includes the rates of old steps."""
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"
@@ -157,15 +157,14 @@ def _path_of(schedule: Value, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress``, or that is being wrapped; None if a tape
-    calls."""
+    """Return the Keras optimizer that calls ``compress`` or is being wrapped; None for a tape."""
     frames = (frame.f_locals for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
     found = (local.get("self", local.get("optimizer")) for local in frames)
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
 
 
 def passes_of(optimizer: Optimizer) -> int:
-    """Return ``backward_passes_per_step`` of Horovod's optimizer. Its counter counts batches."""
+    """Return ``backward_passes_per_step`` of Horovod's optimizer, whose counter counts batches."""
     return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
 
 

@@ -113,7 +113,7 @@ class VariableSource:
             raise InvalidOption(f"{NONE_YET}. {error}") from error
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[TensorSpec]:
-        """Return the specs of variables; a number is added to names that are not unique."""
+        """Return the specs of variables. A number is added to repeated names, as in "kernel#2"."""
         seen: Counter[str] = Counter()
         specs = []
         for variable in variables:
@@ -180,7 +180,7 @@ class CallSite:
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
         """Find the variable of a gradient in Horovod's lists, at the positions ``group``; None
         stands for all. One tensor may be the gradient of several variables, as in `a + b`. Horovod
-        then passes it once for each, in list order, so the calls are counted on the tensor."""
+        then passes it once for each, in list order, so calls are counted on the tensor."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -200,7 +200,7 @@ class CallSite:
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return the call of Horovod in which ``compress`` is called. Raises an error if no compressor
-    can serve this call. When the graph runs, the variable may be another: see `runtime_token`."""
+    can serve this call. The graph may run with another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()
@@ -244,8 +244,8 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that identifies the variable when the graph runs; empty for None, and
-    for a tensor that a tape watches.
+    """Return a string tensor that identifies the variable when the graph runs. It is empty for
+    None, and for a tensor that a tape watches.
 
     The variable that was found while tracing is not sufficient: Horovod reduces inside a
     `tf.function` with the variables as arguments, so TensorFlow may run the trace for another model
@@ -257,7 +257,7 @@ def runtime_token(variable: Value) -> Value:
 
 
 class VariableIndex:
-    """Finds the position of a variable, even if another object wraps the same variable."""
+    """Finds the position of a variable, also through another object that wraps the variable."""
 
     def __init__(self, variables: Sequence[Value]) -> None:
         # The list keeps the variables' handles alive, so that no id is used again.
@@ -273,9 +273,8 @@ class VariableIndex:
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable, or None if it is unknown, and the variable.
-        If ``variable`` is None, search for a variable with the gradient's shape and dtype, which
-        must be the only one."""
+        """Return the position of a gradient's variable (None if unknown), and the variable. If
+        ``variable`` is None, search for the only variable with the gradient's shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -284,7 +283,7 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return a variable's handle outside of graphs, which all objects that wrap it share."""
+    """Return a variable's handle outside of graphs. All objects that wrap the variable share it."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
@@ -300,7 +299,7 @@ def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
     """Return an unregistered variable's spec, so that its compression fails on all ranks together.
-    Raises UnknownGradient if it is too small to be compressed, without a carrier for the error."""
+    Raises UnknownGradient if the variable is too small for a carrier that reports the error."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
@@ -322,13 +321,13 @@ def callers() -> Iterator[Value]:
 
 
 def is_exporting() -> bool:
-    """Return whether TensorFlow is writing a SavedModel. It then traces Horovod's functions once
-    more, with placeholders instead of the variables; nothing runs these traces."""
+    """Return whether TensorFlow is writing a SavedModel. It then traces Horovod's functions again
+    with placeholders instead of variables, and these traces never run."""
     return any(frame.f_globals.get("__name__") == SAVING for frame in callers())
 
 
 def refuse_xla() -> None:
-    """Raise UnsupportedInput if XLA compiles the graph; XLA's own error would not say why."""
+    """Raise UnsupportedInput if XLA compiles the graph, because XLA's error gives no reason."""
     for frame in callers():
         if frame.f_globals.get("__name__") == FUNCTIONS and getattr(
             frame.f_locals.get("self"), "_jit_compile", None

@@ -49,8 +49,8 @@ class Compression(AutoMethod, Methods):
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]
-    """Commits, restores and redistributes the compressor of ``TorchState(..., compressor=...)``.
-    Horovod itself would pickle it, and give rank 0's residuals to all ranks."""
+    """Commits, restores and redistributes the compressor of ``TorchState(..., compressor=...)``,
+    because Horovod's default would pickle it, and give rank 0's residuals to all ranks."""
 
     def __init__(self, compressor: TorchCompressor) -> None:
         super().__init__(compressor)

@@ -61,7 +61,7 @@ from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
 NO_STEP = StepRun(is_closed=True)
-"""The run of tickets that the compressor's step does not count."""
+"""The ``StepRun`` of gradients that the policy sends uncompressed, outside of any counted step."""
 
 
 class TorchCompressor(ParameterCompressor):
@@ -187,7 +187,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return a gradient that the policy sends uncompressed, without the compressor's memory."""
+        """Return the gradient for Horovod, uncompressed and without the memory, and a ticket."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -295,7 +295,7 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor that other ranks wait for, with this rank's failure in its carrier."""
+        """Return the tensor that other ranks wait for; its carrier reports this rank's failure."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -388,8 +388,8 @@ class TorchCompressor(ParameterCompressor):
 
         Parameters
         ----------
-        groups : as the option ``groups``. "planned" measures and plans again; it is allowed only if
-            the compressor was made with it
+        groups : as the option ``groups``. "planned" measures and plans again; it is allowed only
+            for a compressor that was made with groups="planned"
 
         Raises
         ------

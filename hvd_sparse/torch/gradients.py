@@ -1,9 +1,9 @@
 """Finds the parameter and optimizer of a gradient in ``compress``, and detects later changes of it.
 
-Horovod gives a gradient without its parameter, which is the one whose ``.grad`` is the same object.
-As a hint, a hook records the address of every accumulated gradient. Memory is reused, so the hint
-may be wrong. Then all parameters are searched, as they are for zeros that Horovod makes for an
-unused parameter.
+Horovod passes a gradient without its parameter. The parameter is the one whose ``.grad`` is the
+same object. As a hint, a hook records the address of every accumulated gradient. The hint may be
+wrong, because memory is reused. Then all parameters are searched, and also for the zeros that
+Horovod makes for an unused parameter.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
 Horovod's result overwrites the change, so an error is raised. Most changes raise the tensor's
@@ -120,7 +120,7 @@ def _frames() -> Iterator[FrameType]:
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
     """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
-    it has another process set, because some ranks would wait forever."""
+    the optimizer has another process set, because some ranks would wait forever."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -142,7 +142,7 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction for a parameter, which Horovod only passes with Adasum."""
+    """Raise UnsupportedReduction for a parameter: Horovod passes one only with Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod passed a parameter instead of its gradient, as it does for op=hvd.Adasum, "
@@ -194,9 +194,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters that can have a gradient, also frozen ones of a float dtype, once, by
-    their first name. Raises InvalidOption for none, and for anything but pairs of name and
-    tensor."""
+    """Return (name, tensor) of each parameter that can have a gradient, including frozen ones of a
+    float dtype. A tied parameter appears once, by its first name. Raises InvalidOption if there is
+    none, or if an item is not such a pair."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     if not isinstance(named_parameters, Iterable):
@@ -306,7 +306,7 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return the names of the changed gradients, and the step; forget all gradients."""
+        """Return the names of the changed gradients, and their step; forget all gradients."""
         changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -328,7 +328,7 @@ def in_words(keys: list[str]) -> str:
 
 
 def _memory_of(values: torch.Tensor) -> np.ndarray:
-    """Return the entries as a flat array in the order of memory; none for tensors of a device."""
+    """Return the entries as a flat array in the order of memory; empty for a tensor on a device."""
     if not values.is_cpu:
         return np.empty(0)  # reading entries would wait for the device, so only versions count
     plain = values.detach()

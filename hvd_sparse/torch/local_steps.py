@@ -195,7 +195,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Broadcast a tensor from the lowest rank, in place; bfloat16 as integers, for Horovod."""
+    """Broadcast a tensor in place from the lowest rank; Horovod needs bfloat16 as integers."""
     root = min(getattr(process_set, "ranks", None) or [0])
     if values.dtype != torch.bfloat16:
         hvd.broadcast_(values, root, name=name, process_set=process_set)

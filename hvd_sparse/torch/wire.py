@@ -1,4 +1,4 @@
-"""The device of messages, and the wait for the other ranks."""
+"""Chooses the device that sends messages, and sleeps until the results of all ranks arrive."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hvd_sparse.kernels.torch.vector import fetch
 
 LONGEST_S = 1.0
 PATIENCE = 4.0
-"""Longest sleep, as a multiple of the time since the step's first gradient. It is above 1 because
-ranks that share cores are slower."""
+"""Longest sleep, as a multiple of the time since the step's first gradient. The factor is above 1
+because ranks that share cores are slower."""
 MOST_SKIPPED = 64
-"""Largest number of steps without a sleep after a sleep that reached its time limit. The number is
-1 after the first such sleep, and doubles with each further one in a row."""
+"""Largest number of steps that do not sleep, after a sleep that reached its time limit. The number
+is 1 after the first such sleep, and doubles after each further one in a row."""
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
     """Return the device from which messages are sent; None for the host. ``choice`` is the option
-    ``wire``. Raises InvalidOption if it asks for a device that cannot be used."""
+    ``wire``. Raises InvalidOption if ``choice`` is "device" and no device can be used."""
     if choice == HOST_WIRE or not named:
         return None
     reason = _why_not(named)
@@ -68,15 +68,15 @@ class LastGradientWait:
     Horovod's own wait polls, which takes time from other processes, for example data loaders.
 
     The results may never arrive during the sleep, because other ranks may be waiting for this rank
-    in another collective. Therefore the sleep lasts at most ``PATIENCE`` times as long as the
-    step's gradients took to come. After a sleep that reached this limit, some steps do not sleep.
+    in another collective. Therefore the sleep lasts at most ``PATIENCE`` times the time since the
+    step's first gradient. After a sleep that reached this limit, some steps do not sleep.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` when the backward pass ends, after Horovod has the last carrier."""
+        """Call ``take`` at the end of the backward pass, when Horovod has the last carrier."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

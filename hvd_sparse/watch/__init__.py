@@ -1,1 +1,1 @@
-"""The watchdog ends a process that waits too long, and reports for which ranks it waits."""
+"""The watchdog ends a process that waits too long, and reports the ranks that it waits for."""

@@ -2,11 +2,11 @@
 waiting rank asks the others.
 
 The ledger's clock leaves out times in which the process was suspended or a thread did not release
-Python's lock, because no other rank causes these.
+Python's lock, because no other rank causes such delays.
 
 On every rank, a thread answers questions at a UDP port. A rank that does not answer has ended, is
 paused, or does not release Python's lock. A question and its answer are one datagram each. A
-question begins with the secret of the rank that it is sent to; other datagrams are ignored. Ranks
+question begins with the secret of the rank that receives it; other datagrams are ignored. Ranks
 exchange addresses and secrets in an allgather before the first step.
 """
 
@@ -28,11 +28,11 @@ from itertools import islice
 from hvd_sparse.collectives.contract import Gatherer
 
 TURN_S = 0.25
-"""Seconds between two updates of the clock, so the clock is late by at most this time."""
+"""Seconds between two updates of the clock, which is therefore late by at most this time."""
 MOST_S = 1.0
-"""Largest number of seconds that one update adds to the clock."""
+"""Largest number of seconds that one update adds to the clock; any further seconds were a pause."""
 PATIENCE_S = 10.0
-"""Seconds for which a rank waits for answers."""
+"""Largest number of seconds that a rank waits for answers."""
 AGAIN_S = 0.5
 """Seconds after which a question is sent again, because datagrams may be lost."""
 PAUSE_S = 0.1
@@ -46,7 +46,7 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class RunningClock:
-    """A clock that counts the seconds in which this process ran, in ``now_s``."""
+    """A clock whose time, ``now_s``, counts the seconds in which this process ran."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -111,12 +111,12 @@ class Ledger:
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Record that a wait of this package begins, which has its own time limit."""
+        """Record that this package begins a wait, which has its own time limit."""
         with self._lock:
             self._waits += 1
 
     def end_wait(self, name: str | None = None) -> None:
-        """Record that a wait has ended, and if ``name`` is given, that its result has arrived."""
+        """Record that a wait has ended. ``name`` is the tensor whose result has arrived, if any."""
         with self._lock:
             self._waits -= 1
             if name is not None:
@@ -144,7 +144,7 @@ class Ledger:
             return {name: self._counts[name] for name in names}
 
     def oldest(self) -> tuple[str, int, float] | None:
-        """Return the oldest pending name, its number of submissions, and its age in seconds."""
+        """Return the oldest pending name, its number of submissions, and its age in s; or None."""
         with self._lock:
             if not self._since:
                 return None
@@ -152,7 +152,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names that this rank has submitted less often than ``counts`` says."""
+        """Return the names whose number in ``counts`` exceeds this rank's submissions of them."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 
@@ -177,8 +177,8 @@ class Answer:
     """A rank's answer.
 
     submissions : number of the rank's submissions
-    behind : the names that the rank has submitted less often than the rank that asks
-    place : text about the lines that the rank's main thread is executing
+    behind : the names that the rank has submitted less often than the asking rank
+    place : text that names the lines that the rank's main thread is executing
     """
 
     rank: int
@@ -242,7 +242,7 @@ def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
     """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors they have submitted less
-    often than this rank, and return the answers by rank."""
+    often than this rank. Return the answers by rank, without ranks that do not answer."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

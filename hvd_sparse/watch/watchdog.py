@@ -1,10 +1,10 @@
-"""The watchdog: a thread that ends a process that waits too long, and names the awaited ranks.
+"""The watchdog: a thread that ends its process after too long a wait, and names the awaited ranks.
 
-Horovod's own wait has no time limit. If the oldest tensor that this rank has submitted waits for
-its result longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports
-which ranks have not submitted which tensors, and ends the process; the launcher then ends the
-others. A wait of this package raises ``ExchangeTimeout`` first. Only the seconds in which this
-process ran are counted.
+Horovod's own wait has no time limit. If the oldest pending tensor of this rank waits for its result
+longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports which
+ranks have not submitted which tensors, and ends the process; the launcher then ends the others. A
+wait of this package raises ``ExchangeTimeout`` before that. Only the seconds in which this process
+ran are counted.
 
 When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
 may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
@@ -73,8 +73,8 @@ EXIT_CODE = 124
 END_S = 10
 """Seconds that Horovod's shutdown may take after an error of this package."""
 LAST_ANSWERS_S = 1.0
-"""Seconds for which a process still answers before it ends. The waits of other ranks reach their
-time limits at about the same time, and these ranks then ask this one."""
+"""Seconds for which a process still answers before it ends, because the waits of other ranks reach
+their time limits at about the same time, and these ranks then ask this process."""
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -87,8 +87,8 @@ LIBRARIES = (
 
 
 class Watchdog:
-    """Watches the ledger of one compressor, and answers the other ranks' questions about it. A
-    tensor may take ``timeout_s`` seconds; None sets no limit."""
+    """Watches the ledger of one compressor, and answers the other ranks' questions about the
+    ledger. A tensor may take ``timeout_s`` seconds; None sets no limit."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class Watchdog:
             ).start()
 
     def endpoint(self, rank: int) -> Endpoint:
-        """Return the address at which this process answers, with its current rank."""
+        """Return the address at which this process answers. ``rank`` is its current rank."""
         self.rank = rank
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
@@ -126,8 +126,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
-        them. If the program then submits no tensor for ``GRACE_S`` seconds, it waits for Horovod in
-        its error handling or at its exit, and the process is ended."""
+        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds,
+        because its error handling or its exit is waiting for Horovod."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -135,7 +135,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Ask all ranks, and return those that have submitted fewer tensors than this rank."""
+        """Return the ranks that have submitted fewer tensors than this rank, after asking all."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)
@@ -163,7 +163,7 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor has waited longer than the limit. The limit is multiplied by
         ``TIMES_IN_DOUBT`` if all ranks have submitted the tensor, or if a rank does not answer,
-        because this rank may release Python's lock later."""
+        because that rank may release Python's lock later."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -229,8 +229,8 @@ def say_and_exit(words: str) -> None:
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Register a function that runs at the process's exit. After an error of this package or a
-    failed ``hvd.join()``, it limits Horovod's shutdown to ``END_S`` seconds. After a failed
-    ``hvd.join()``, it also prints the reason, because Horovod's error does not contain it."""
+    failed ``hvd.join()``, the function limits Horovod's shutdown to ``END_S`` seconds. After a
+    failed ``hvd.join()``, it also prints the reason, because Horovod's error lacks the reason."""
     atexit.register(_at_exit)
 
 
@@ -260,13 +260,13 @@ class Line(NamedTuple):
 
 
 def lines_of_main_thread() -> list[Line]:
-    """Return the lines of the main thread's stack, innermost first. If the thread leaves a
-    generator meanwhile, the outer lines may be missing.
+    """Return the lines of the main thread's stack, innermost first. Outer lines may be missing if
+    the thread leaves a generator during the call.
 
-    No garbage is collected meanwhile. Otherwise CPython 3.11 may do so while it creates a frame's
-    ``f_back``, and a finalizer may let the main thread continue, so that the frame no longer
-    exists. faulthandler cannot be used: it reads the list of all threads without a lock, and
-    crashes the process if a thread of a C++ library enters or leaves Python meanwhile.
+    The call turns garbage collection off. Otherwise CPython 3.11 may collect while it creates a
+    frame's ``f_back``, and a finalizer may let the main thread continue, so that the frame no
+    longer exists. faulthandler cannot be used, because it reads the list of all threads without a
+    lock, and crashes the process if a C++ library's thread enters or leaves Python at that time.
     """
     is_collecting = gc.isenabled()
     gc.disable()
@@ -284,7 +284,7 @@ def lines_of_main_thread() -> list[Line]:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """Return the main thread's innermost line, and the innermost line in the user's own files."""
+    """Return a text with the innermost line, and the innermost line in the user's own files."""
     if not lines:
         return "no frame of its main thread"
     own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])

@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Key in the saved state of SGD and Muon: the compressor's steps by the parameters' numbers."""
+"""Key in the saved state of SGD and Muon: the compressor's number of steps, by parameter index."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -34,9 +34,9 @@ MOMENTS = {
     "exp_avg_sq": "square",
     "max_exp_avg_sq": "largest",
 }
-"""Names of moments in an optimizer's state, and of the same arrays in a memory."""
+"""Maps the name of a moment in an optimizer's state to the name of the same array in a memory."""
 PRODUCT = "mu_product"
-"""Key of the product of momenta in NAdam's state."""
+"""Key in NAdam's state: the product of the momentum coefficients of all steps so far."""
 
 
 class Applying:
@@ -136,7 +136,8 @@ class Applying:
         return whole
 
     def __reduce__(self) -> Value:
-        """Pickle and copy as an optimizer of the original class, with a complete state."""
+        """Pickle and copy the object as an optimizer of the original class, with its complete
+        state."""
         state, groups = self._whole_state(), _groups_by_parameter(self.param_groups)
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
@@ -151,7 +152,7 @@ class Applying:
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return the state with this rank's moments; the plain optimizer can load it."""
+        """Return the state with this rank's moments, in the plain optimizer's format."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
@@ -255,7 +256,7 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 class Follower:
     """Reads the settings for each tensor's memory from the optimizer. The constructor makes the
-    optimizer's class a subclass of ``Applying``, from which Horovod then derives its own."""
+    optimizer's class a subclass of ``Applying``, and Horovod then derives a class from it."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -278,8 +279,8 @@ class Follower:
         self._counted: set[int] = set()
 
     def meet(self, caller: Optimizer) -> None:
-        """From now on, read settings from Horovod's optimizer. Raises InvalidOption if it was not
-        made from the optimizer given as ``optimizer=``."""
+        """Read settings from ``caller``, Horovod's optimizer, from now on. Raises InvalidOption if
+        Horovod did not make ``caller`` from the optimizer given as ``optimizer=``."""
         if getattr(caller, "hvd_sparse_compressor", None) is not self._compressor:
             raise InvalidOption(
                 f"the {type(caller).__name__} that calls the compressor is not the one that the "
@@ -300,8 +301,8 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return a parameter's settings as arguments of the memory's ``tune``: if possible, the
-        same object until the parameter group or the value's view changes."""
+        """Return a parameter's settings as arguments of the memory's ``tune``. If possible, calls
+        return the same dictionary until the parameter group or the array of ``value`` changes."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -338,9 +339,9 @@ class Follower:
         return self._groups.get(id(parameter))
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return the moments from which the memory is to continue, and how many steps they have
-        accumulated. None means that no state was loaded: the memory keeps its own, of ``steps``
-        steps. If the program has cleared the state, return no moments and 0."""
+        """Return the moments with which the memory must continue, by name, and the number of steps
+        that they have accumulated. Return None if no state was loaded, so that the memory keeps its
+        own, of ``steps`` steps. Return no moments and 0 if the program has cleared the state."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -367,7 +368,7 @@ class Follower:
 
 @lru_cache(maxsize=8)  # all parameters have the same arguments
 def product_of_nadam(beta1: float, decay: float, step: int) -> float:
-    """Return the product of NAdam's momenta up to ``step``."""
+    """Return the product of NAdam's momentum coefficients of the steps 1 to ``step``."""
     steps = np.arange(1, min(step, 100_000) + 1)  # the product of more factors is 0
     return float((beta1 * (1 - 0.5 * 0.96 ** (decay * steps))).prod())
 

@@ -62,7 +62,7 @@ def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, which is the same in all frameworks."""
+    """Return the name of a tensor's dtype, for example "float32", as in all frameworks."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -71,7 +71,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
-    """Return the gradient's own memory, flat, if the result can be written there; else None."""
+    """Return a flat view of the gradient's memory if the result can be written there; else None."""
     if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
@@ -80,8 +80,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order. It is a
-    view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
+    """Return the gradient as a flat array of the accumulator's dtype, in logical order. The array
+    is a view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory
@@ -102,8 +102,8 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Write the result to a gradient's own memory, and return True. Return False if the gradient is
-    on the host, has another dtype or is not contiguous."""
+    """Copy a flat result to a gradient's own memory, and return True. Return False if the gradient
+    is on the host, has another dtype or is not contiguous."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False
@@ -137,7 +137,7 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """Implements ``step.records.Devices``; in ``devices``, None stands for the host."""
+    """Implements ``step.records.Devices`` with each tensor's device; None is the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

@@ -42,7 +42,7 @@ SMALLEST = 1e-6
 
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of the
-    carriers of sparse steps, by default the accumulator's."""
+    arrays that Horovod reduces in sparse steps (carriers), by default the accumulator's."""
 
     way_of_gradients = ""
     """Text for errors: how to make an optimizer's gradients come through the compressor."""
@@ -94,7 +94,7 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's value, flat: the same view at every step if its memory allows it."""
+        """Return a parameter's flat value; the same view in every step if its memory allows it."""
         parameter = self._parameters[position]
         place, view = self._views.get(position, (0, None))
         if view is not None and parameter.data_ptr() == place and parameter.is_contiguous():
@@ -120,9 +120,9 @@ class ParameterCompressor(Compressor):
         is at most ``clip_grad_norm``. ``is_sum`` means that Horovod sums the ranks' gradients.
         Collective: an allreduce of one number.
 
-        The norm is the root mean square of the ranks' norms, because it needs no gradient of other
-        ranks. The norm of the averaged gradient is never larger. If a gradient has NaN or Inf, no
-        gradient is changed, and ``compress`` reports it.
+        The norm is the root mean square of the ranks' norms, because each rank's norm needs only
+        its own gradients. The norm of the averaged gradient is never larger. If a gradient has NaN
+        or Inf, no gradient is changed, and ``compress`` reports the non-finite gradient.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -141,8 +141,8 @@ class ParameterCompressor(Compressor):
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
-        InvalidOption if another open compressor already computes them, and has parameters that this
-        one lacks."""
+        InvalidOption if another open compressor computes them for parameters that this one
+        lacks."""
         other = getattr(optimizer, "hvd_sparse_compressor", None)
         if other is not None and not other._is_closed:
             mine = set(map(id, self._parameters))
@@ -190,7 +190,7 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return a parameter's state in torch's plain optimizer; empty before the first step."""
+        """Return the state that torch's plain optimizer would have; empty before the first step."""
         position = self.results.position_of.get(id(parameter), -1)
         if position not in self.step.compressed:
             return {}
@@ -211,9 +211,9 @@ class ParameterCompressor(Compressor):
         }
 
     def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether the given moments equal the memory's own in the optimizer's form. With
-        SGD, no count of steps shows this after Horovod's broadcast. If a memory took its own
-        moments back, the conversion would round them, and its bits would change."""
+        """Return whether the moments ``given`` equal the memory's own, converted to tensors. The
+        memory then keeps its own, because the conversion rounds them. SGD has no count of steps
+        that shows after Horovod's broadcast that the moments are equal."""
         assert isinstance(state.memory, DirectionState)
         mine = self._as_tensors(position, state.memory.moments(state.steps, self._size_of_world()))
         return mine.keys() == given.keys() and all(

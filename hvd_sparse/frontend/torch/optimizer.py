@@ -28,8 +28,8 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the memories that can compute an optimizer's updates. Raises InvalidOption for an
-    optimizer or an option that no memory supports."""
+    """Return the optimizer's name and the memories that can compute its updates. Raises
+    InvalidOption for an optimizer or an option that no memory supports."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -149,8 +149,8 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the learning rates of a run in which ``scheduler.step()`` is called ``steps`` times.
-    Raises InvalidOption if the scheduler is another optimizer's or has already been stepped."""
+    """Return the learning rates of ``steps`` steps, or only the present ones if others are unknown.
+    Raises InvalidOption if the scheduler is another optimizer's or was stepped already."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)
@@ -197,7 +197,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _steps_taken(scheduler: Value) -> int:
-    """Return how often a scheduler was stepped; 0 if it keeps no count, as other libraries' may."""
+    """Return a scheduler's number of steps; 0 if it keeps no count, as in other libraries."""
     parts = [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
     return max(int(getattr(each, "last_epoch", 0)) for each in parts)
 

@@ -34,13 +34,13 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE_REMEDY = "give Horovod's optimizer sparse_as_dense=True"
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 STEPS = 100
-"""Number of first steps in which results are compared; most clipping occurs in the first steps."""
+"""Number of first steps in which results are compared with the gradients that are applied."""
 SAMPLE = 4096
 """Largest number of entries of a tensor that are compared."""
 TOLERANCE = 0.02
 """Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
-"""From this squared cosine on, a gradient is a multiple of a result, also in half precision."""
+"""Smallest squared cosine at which a gradient is a multiple of a result, even in half precision."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
@@ -62,13 +62,13 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, and the versions of tensors when it was returned.
+    """A parameter's result, with the versions that tensors had when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet
-    bits : sum of the bits of the parameter, to detect changes; None if versions detect them
-    in_step : the result was returned during an optimizer's step, as for the closure of LBFGS
-    is_gone : None until it is checked, at the next gradient
+    bits : sum of the parameter's bits, to detect changes; None if versions detect them
+    in_step : whether the result was returned during an optimizer's step, as for a closure of LBFGS
+    is_gone : whether ``.grad`` has lost the result; None until the next gradient, which checks it
     """
 
     run: StepRun
@@ -81,7 +81,7 @@ class Result:
 
 
 class Results:
-    """The results of a compressor. ``waiting`` holds those that no optimizer has applied yet.
+    """The results of a compressor. ``waiting`` has the results that no optimizer has applied yet.
     ``way`` is a text for errors: how to make gradients come through the compressor."""
 
     way = ""
@@ -122,8 +122,8 @@ class Results:
         weakref.finalize(self, remove, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the optimizer given as ``optimizer=`` applies results. The arguments are
-        remedies, for gradients that do not come through the compressor and for clipped results."""
+        """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name the
+        remedies ``way``, for gradients that bypass the compressor, and ``clipping_remedy``."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = cycle([i for i, _ in by_size if i in self._step.compressed])
@@ -188,7 +188,7 @@ class Results:
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters that the optimizer updates by itself: those that are never
         compressed, and those whose gradient did not come through the compressor. Raises
-        InvalidOption if an earlier gradient of such a parameter did come through it."""
+        InvalidOption if an earlier gradient of such a parameter did come through the compressor."""
         others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter), -1)

@@ -62,8 +62,8 @@ def ways_of(
     *,
     can_stay: bool,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return ``HOST``, ``DEVICE`` or ``STAGED`` for each parameter, by name, and the reasons for
-    staging. ``can_stay`` means that the frontend can leave gradients on their device."""
+    """Return two dictionaries by tensor name: ``HOST``, ``DEVICE`` or ``STAGED``, and the reason
+    for each staged one. ``can_stay``: the frontend can leave gradients on their device."""
     ways, reasons = {}, {}
     for spec, parameter in named:
         ways[spec.key] = HOST
