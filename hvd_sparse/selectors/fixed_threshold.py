@@ -12,7 +12,7 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim that is above the fixed threshold, as a multiple of the most entries to be
+"""Capacity of an aim above the fixed threshold, as a multiple of the number of entries that may be
 sent."""
 
 
