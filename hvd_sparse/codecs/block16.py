@@ -59,7 +59,7 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return indices, uint32, from their number in each block of 2^bits entries and their positions
+    """Return indices, uint32, from their counts in blocks of 2^bits entries and their positions
     within the blocks. Raises CorruptPayload unless the indices ascend and are below ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:

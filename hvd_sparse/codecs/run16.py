@@ -97,8 +97,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected number of fillers per entry for random indices: q + q^2 + ..., where q is
-    the probability that 65,536 or more unsent entries precede an entry."""
+    """Return the expected number of fillers (see ``Run16``) per entry for random indices: q + q^2 +
+    ..., if 65,536 or more unsent entries precede an entry with probability q."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

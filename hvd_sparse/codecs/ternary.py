@@ -66,6 +66,6 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return the bytes of a word, its bits for the index, and the number of bins."""
+    """Return the bytes of a word, its bits for the index within a bin, and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)
