@@ -130,7 +130,7 @@ class AdamCorrectionState(DirectionState):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct the biases of m**2 and of s."""
+        """Return the factors that correct the biases of m**2 and of s after ``steps`` steps."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -171,7 +171,7 @@ class AdamCorrectionState(DirectionState):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return gradient and direction, as ``_direct`` does. With amsgrad, m and s are updated
+        """Return a gradient and a direction, as ``_direct`` does. With amsgrad, m and s are updated
         here, because the direction needs the largest s."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
