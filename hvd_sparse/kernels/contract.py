@@ -8,7 +8,8 @@ follow these rules, so that they give equal results:
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
-* Except for rows, a kernel writes only to ``residual``, ``out...`` and a direction's new vectors.
+* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors;
+  ``send_rows`` and ``sum_rows`` also write to their tables and buffers.
 """
 
 from __future__ import annotations
@@ -68,8 +69,7 @@ class Aim(NamedTuple):
 
     threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
-    brings : names of the fields of ``Brought`` that the pass also computes, except in engines numpy
-        and numba
+    brings : fields of ``Brought`` that the pass also computes, except in engines numpy and numba
     """
 
     threshold: float
@@ -330,8 +330,8 @@ class Kernels(Packers):
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """For each row, add a tensor's gradient to its residual, take entries and encode them as a
-        frame. Stop at the first row that is left to ``step.pipeline``. Return its number (the
-        number of rows if none is left), and the indices and values that were taken from its vector.
+        frame. Stop at the first row that is left to ``step.pipeline``. Return that row's number
+        (the number of rows if none is left), and the indices and values taken from its vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
