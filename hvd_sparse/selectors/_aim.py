@@ -65,8 +65,8 @@ class Miss:
     """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
     count : number of entries that reach the aim; None if it exceeds the aim's capacity
-    is_sure : False if one tensor of a group has no list of candidates, for example because there
-        were too many. The group's number is then unknown, and may be within the aim's capacity
+    is_sure : False if one tensor of a group has no list of candidates, for example because too many
+        reached the aim. The group's count is then unknown, and may be within the capacity
     """
 
     aim: Aim

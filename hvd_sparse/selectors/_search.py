@@ -52,8 +52,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return an estimate of the threshold that ``wanted`` entries reach. It interpolates
-    log(count), nearly linear in the tails of gradients, and keeps away from the bracket's ends."""
+    """Return an estimate of the threshold that ``wanted`` entries reach, away from the bracket's
+    two ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -61,7 +61,7 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 
 
 CANDIDATES = 16
-"""A search lists the entries that reach a threshold if there are at most this many times k."""
+"""Upper bound of the number of entries that a search keeps in a list, as a multiple of k."""
 
 STANDSTILLS = 2
 """A search gives up after this many passes whose count equals the count at one end of the bracket.

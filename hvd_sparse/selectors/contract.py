@@ -81,8 +81,8 @@ class Context(NamedTuple):
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous threshold, and the passes so far. The entries
-        are None if the threshold is ``steps`` steps old, or if 0 or over ``most`` reach it."""
+        """Return the entries that reach the previous threshold (None if none or more than ``most``
+        do, or if the threshold is ``steps`` steps old), and the number of passes."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
