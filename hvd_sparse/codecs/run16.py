@@ -18,8 +18,7 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send for every entry the number of unsent entries before it (a run), in 16 bits, and its
-    value.
+    """Send every entry's value, and the number of unsent entries before it (a run) in 16 bits.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
