@@ -19,7 +19,7 @@ class Accumulated(NamedTuple):
 
     vector : residual + gradient, with +0.0 in place of the entries in ``taking``
     moments : statistics of the whole vector's magnitudes; None if the pass had an aim
-    taking : the entries that reached the aim and were taken out of the vector; None without an aim
+    taking : result of a pass with an aim, with the entries taken out of the vector; otherwise None
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
         itself, or if a pass with an aim did not store it
     """
