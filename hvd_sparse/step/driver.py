@@ -1,8 +1,8 @@
 """The driver runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` returns a ticket, the record of one gradient, and starts a bucket's exchange when the
-bucket is full. The first ``decompress`` of a step finishes all exchanges in the order of the
-buckets' numbers, because the order of hooks differs between ranks, which could then wait forever.
+``compress`` returns a ticket, the record of one gradient in one step, and starts a bucket's
+exchange when the bucket is full. The step's first ``decompress`` finishes all exchanges in the
+order of the buckets, because hooks run in another order on each rank, which could wait forever.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return a report, JSON-serializable, of everything that must be equal on all ranks."""
+    """Return a JSON-serializable document of everything that must be equal on all ranks."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -46,7 +46,7 @@ def keeps_subnormals() -> bool:
 
 
 def handshake(document: Report, gatherer: Gatherer) -> None:
-    """Compare the documents of all ranks. Raises RankMismatch, which lists the differences."""
+    """Compare all ranks' documents. Raises RankMismatch, which lists the documents' differences."""
     text = json.dumps(document, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
     digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())

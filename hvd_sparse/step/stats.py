@@ -115,8 +115,8 @@ class Stats:
             top-k's contraction, and its square, which is GaussianK's estimate of top-k's
             contraction for bell-shaped distributions
         staleness : mean number of steps since a sent entry was last sent; 1 if every step sends all
-            entries. Estimated from an eighth of a tensor's entries if a step sends 512 or more.
-            None where ``contraction`` is None
+            entries. Estimated from an eighth of a long tensor's entries if the first step sends 512
+            or more. None where ``contraction`` is None
         tensors : for each tensor, its own counters
         """
         tensors = self.tensors

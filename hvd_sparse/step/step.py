@@ -169,8 +169,8 @@ class Step(Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket, for
-        ``result``. The array is the carrier; on a dense step the accumulated vector follows it.
+        """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket for
+        ``result``. The array is the carrier; on a dense step the accumulated vector follows.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : loss scale, by which the gradient is multiplied; the same on all ranks

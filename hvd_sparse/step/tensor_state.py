@@ -12,9 +12,9 @@ from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
 MANY = 512
-"""If a step sends this many entries or more, staleness is estimated from a part of the tensor."""
+"""If a tensor's first recorded step sends this many entries, staleness is estimated from a part."""
 BLOCK, EVERY = 64, 8
-"""The part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
+"""This part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
 
 
 class TensorState:
@@ -117,8 +117,8 @@ class TensorState:
 
 class Departures:
     """The last step in which each entry was sent, from which staleness follows; at first ``step``.
-    If the first recorded step sends many entries (``leaving``), only one block in ``EVERY`` is
-    recorded, because random reads from uncached memory are slow."""
+    If the first recorded step sends many entries (``leaving``) of a long tensor, one block in
+    ``EVERY`` is recorded, because random reads from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
