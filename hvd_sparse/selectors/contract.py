@@ -183,8 +183,8 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim for a tensor of ``numel`` entries, or None. The memory's pass then also
-        collects the entries that reach it. For ``warm`` and ``memo`` see ``Context``."""
+        """Return the aim for a tensor of ``numel`` entries, or None. With an aim, the memory's pass
+        also collects the entries that reach the aim. For ``warm`` and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:

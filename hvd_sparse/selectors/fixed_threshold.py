@@ -38,8 +38,8 @@ class FixedThreshold(Selector):
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
     that adds the gradient to the residual also collects the entries that reach the threshold. After
-    a step in which they exceeded ``max_density``, this pass collects only the entries that reach a
-    value slightly below the smallest entry sent in that step.
+    a step in which these entries exceeded ``max_density``, the pass collects only the entries that
+    reach a value slightly below the smallest entry sent in that step.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the number of
     entries is bounded by ``max_density``, and at least one entry is sent.
