@@ -17,7 +17,7 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send, for blocks of 65,536 entries, the number of sent entries and their 16-bit positions.
+    """Send the number of sent entries in each block of 65,536, and the entries' 16-bit positions.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if all entries of some
               block are sent; uint16 positions [count]; values
