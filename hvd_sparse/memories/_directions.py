@@ -35,7 +35,7 @@ class DirectionMemory(Memory):
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the options of all subclasses, and that those named ``fractions`` are in [0, 1)."""
+        """Check the options of all subclasses, and that the options ``fractions`` are in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
@@ -129,7 +129,7 @@ class DirectionState(ResidualState):
         maximize: bool = False,
         **settings: Any,
     ) -> None:
-        """Set learning rate, momentum and similar settings to those that the optimizer now has.
+        """Take the learning rate, the momentum and similar settings from the optimizer.
 
         rate : learning rate
         parameter : the parameter's value, flat, which weight decay needs

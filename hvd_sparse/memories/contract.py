@@ -121,7 +121,7 @@ class MemoryState:
         """Restore the state from the arrays of a checkpoint."""
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers of this state that a checkpoint stores besides its arrays, by name."""
+        """Return, by name, the numbers of this state that a checkpoint stores besides arrays."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

@@ -13,7 +13,7 @@ from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy dtype in which each format is stored. Numpy has no bfloat16, so its bits are stored."""
+"""The numpy dtype in which each format is stored. Numpy has no bfloat16; uint16 holds the bits."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 

@@ -108,7 +108,7 @@ class MomentumCorrectionState(VelocityState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient (uncompressed: its velocity) plus weight decay's velocity."""
+        """Return the reduced gradient, or an uncompressed tensor's velocity, plus weight decay."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:
