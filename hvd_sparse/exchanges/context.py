@@ -70,8 +70,8 @@ class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
     parts : the selections to add up, in an order that is the same on all ranks
-    left : entries to remove from this rank's residual; None if they were removed when they were
-        sent
+    left : entries to remove from this rank's residual; None if sent entries were removed before the
+        exchange
     returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
     is_finite : False, on all ranks, if a partial sum has overflowed
@@ -173,7 +173,7 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: its errors if any, or the frames by position."""
+        """Return this rank's message, uint8: with its errors if it has any, or with the frames."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.

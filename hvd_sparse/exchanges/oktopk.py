@@ -37,8 +37,8 @@ class OkTopK(Exchange):
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more. On other steps it multiplies the threshold after a step in which more
-        than 4/3 k sums were sent, and divides it after one with fewer than 2/3 k
+    drift : factor, 1 or more. All other steps multiply the threshold by it if the last step sent
+        more than 4/3 k sums, and divide the threshold by it if that step sent fewer than 2/3 k
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which
