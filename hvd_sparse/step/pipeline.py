@@ -271,8 +271,8 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Select from the entries that the pass extracted if they suffice, otherwise from the whole
-    vector. Unselected entries are added back, by the caller if ``holds`` is True."""
+    """Return a selection from the entries that the pass extracted if these suffice, or from the
+    whole vector. Unselected entries are added back, by the caller if ``holds`` is True."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)

@@ -227,8 +227,8 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Return the gradient after the memory's ``finish`` and the loss scale. If it, equal on all
-        ranks, has NaN or Inf, the step has no effect. ``most`` bounds ``reduced``."""
+        """Return the gradient after the memory's ``finish`` and the loss scale. If it has NaN or
+        Inf, as on all ranks, the step has no effect. ``most`` bounds ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes and ticket.state is not None:
@@ -297,7 +297,7 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
     """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
-    of magnitudes; None for sums that are not written, because they are corrupt or may overflow."""
+    of magnitudes; None for sums that are not written, for corrupt frames or possible overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -358,9 +358,9 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor. Return them with indices in the whole tensor, and an upper
-    bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the sum
-    may overflow. Raises CorruptPayload if a part is not for this tensor."""
+    """Decode the parts of a tensor. Return selections with indices in the whole tensor, and an
+    upper bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the
+    sum may overflow. Raises CorruptPayload if a part is not for this tensor."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

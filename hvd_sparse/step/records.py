@@ -1,4 +1,4 @@
-"""Records of one step: one for each bucket, and one for each gradient, its ticket."""
+"""Records of one step: a ``BucketRun`` for each bucket, and a ticket for each gradient."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when the next one begins, and subtract it
-        from the counters. Return False if the step is not completed, or is already settled."""
+        """Mark a tensor's last step to be rolled back when the next one begins, and subtract that
+        step from the counters. Return False if the step is not completed, or is already settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
