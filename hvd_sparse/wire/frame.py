@@ -137,8 +137,8 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if it is truncated or not a
-    frame, or, with ``has_checksum``, if the checksum shows that it was altered."""
+    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are no frame or
+    a part of one, or, with ``has_checksum``, if the checksum does not match."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory

@@ -121,8 +121,8 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange with padded blocks in place of its allgathers' arrays, and return its
-        result. ``bucket`` is the number of its bucket, the same on every rank and in every step."""
+        """Run an exchange with padded blocks in place of the arrays of allgathers, and return its
+        result. ``bucket`` is the bucket's number, the same on every rank and in every step."""
         phase, received = 0, None
         while True:
             try:
