@@ -90,7 +90,7 @@ class Taking(NamedTuple):
     """The result of ``accumulate_and_take``; ``brought`` has the statistics that the aim requested.
 
     nonfinite : number of entries of residual + gradient that are NaN or Inf
-    taken : the entries that reached the aim's threshold; None if there were more than its capacity
+    taken : the entries that reached the aim's threshold; None if they exceeded the aim's capacity
     """
 
     nonfinite: int
@@ -220,7 +220,7 @@ class Kernels(Packers):
         direction: Direction | None = None,
     ) -> Taking:
         """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
-        threshold, unless they exceed its capacity. Taken entries become +0.0. If a direction is
+        threshold, unless these exceed the capacity. Taken entries become +0.0. If a direction is
         given, the result of ``directed`` is added instead of the gradient."""
         if direction is not None:
             gradient = self.directed(gradient, direction)

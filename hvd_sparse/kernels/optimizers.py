@@ -32,7 +32,7 @@ class AdamStep(NamedTuple):
     # Cached because all tensors of a step have the same factors.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return the factors that ``Kernels.directed`` unpacks, in its order, in the dtype."""
+        """Return the factors that ``Kernels.directed`` unpacks, in order, rounded to the dtype."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (

@@ -114,7 +114,7 @@ class Packers:
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
         """Return indices, uint32 [count], from their counts in the blocks, uint16 or uint32, and
-        their positions in the blocks, uint16 [count]. Return None unless they ascend strictly."""
+        their positions in the blocks, uint16 [count]. Return None unless the indices ascend."""
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
