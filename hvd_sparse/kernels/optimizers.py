@@ -136,8 +136,8 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return x, of shape ``step.shape``, after the iteration. Each matrix of the given x must have
-    a norm of at most 1."""
+    """Return x, of shape ``step.shape``, after the Newton-Schulz iteration. Each matrix of the
+    given x must have a norm of at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # transposed, the products below are smaller

@@ -103,7 +103,8 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices in each block of 2^bits entries, bits <= 16, as int64."""
+        """Return how many indices each block of 2^bits entries has, int64 [blocks]; bits is <=
+        16."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -201,7 +202,7 @@ class Packers:
         return packed
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return the numbers of ``pack_few``, uint8 [count]; None if the padding is not zero."""
+        """Undo ``pack_few``: return numbers, uint8 [count], or None if the padding is not zero."""
         if width == 1:
             numbers = np.unpackbits(packed, bitorder="little")
         else:

@@ -37,9 +37,9 @@ OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
 
 
 HEAD = 5
-"""How many numbers are computed for each tensor: the count of entries that reached the aim's
-threshold, the count of entries that are not finite, and for moments the sum of magnitudes, the
-largest finite magnitude and the count of non-zeros."""
+"""Number of float64 results for each tensor: the count of entries that reached the aim's threshold,
+the count of entries that are not finite, and for moments the sum of magnitudes, the largest finite
+magnitude and the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
