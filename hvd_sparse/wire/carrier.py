@@ -226,7 +226,7 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the carrier layout for gradients of ``dtype``: float64 for float64, else float32."""
+    """Return the layout of carriers, which are float64 for float64 gradients, otherwise float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,
