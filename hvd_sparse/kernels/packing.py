@@ -103,8 +103,7 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return how many indices each block of 2^bits entries has, int64 [blocks]; bits is <=
-        16."""
+        """Return the number of indices in each block of 2^bits entries (bits <= 16), as int64."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
