@@ -1,4 +1,4 @@
-"""Functions by which codecs write and read bitmaps, small integers and the gaps between indices."""
+"""Functions of codecs that write and read bitmaps, small integers and gaps between indices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def presence_bytes(numel: int) -> int:
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return a bitmap, uint8 [ceil(numel / 8)]. Entry 0 has the lowest bit of the first byte."""
+    """Return a bitmap, uint8 [ceil(numel / 8)]. Entry 0 is the lowest bit of the first byte."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return encode_bits(is_sent)
@@ -45,7 +45,7 @@ def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the number of bytes that ``encode_gaps`` is expected to write for random indices."""
+    """Return the expected number of bytes that ``encode_gaps`` writes for random indices."""
     if count == 0:
         return 0.0
     shift, parts = modulus_of(count, numel)

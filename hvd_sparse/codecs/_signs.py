@@ -15,7 +15,7 @@ from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write
 MIXED, PLUS, MINUS = 0, 1, 2
 
 Signs = tuple[np.ndarray, np.ndarray]
-"""The indices, uint32, ascending; and whether their entries are negative, bool [count]."""
+"""Indices, uint32 [count], ascending; and for each, whether its entry is negative, bool [count]."""
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 """The bit pattern of infinity, for floats of 4 and of 8 bytes."""
@@ -33,7 +33,7 @@ class SignCodec(Codec):
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude that is sent for all values: by default their mean."""
+        """Return the magnitude that is sent for all values: the mean, unless overridden."""
         # Add one by one, so that the result has the same bits as that of ``kernels.rows``.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
@@ -70,8 +70,8 @@ class SignCodec(Codec):
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
-        """Decode indices and signs from ``frame.body``, from which the magnitude has been removed.
-        Raises CorruptPayload unless they fill the body exactly."""
+        """Return the indices and signs in ``frame.body``, from which the magnitude has been
+        removed. Raises CorruptPayload unless the indices and signs fill the body exactly."""
         raise NotImplementedError
 
     def signs_bytes(self, count: int, numel: int) -> float:
@@ -79,7 +79,7 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return plus or minus ``scale`` for each entry, ten times as fast as ``np.where``."""
+    """Return ``-scale`` or ``scale`` for each entry. This is ten times as fast as ``np.where``."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

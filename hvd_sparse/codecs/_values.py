@@ -12,7 +12,7 @@
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
 all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
 
-``missing_code`` is a code that no value has: all bits set, which is a NaN, or -128 in int8. Codec
+``missing_code`` is a code that no value has: all bits set, a NaN, or in int8 the number -128. Codec
 ``dense`` writes it for entries that are not sent. It exists in formats of whole bytes.
 
 The two levels of int2 follow from the mean magnitude m:
@@ -89,8 +89,8 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: the prefix (step or levels, if the format has them) and the codes. Codes
-    of whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
+    """Return two arrays: the prefix, which is a step, levels or empty, and the codes. Codes of
+    whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
@@ -122,7 +122,7 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return values [count] in the frame's dtype. Raises CorruptPayload for invalid codes."""
+    """Return values [count] in the frame's dtype. Raises CorruptPayload for impossible codes."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
     if name in LARGEST_MULTIPLE:
@@ -162,7 +162,7 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return prefix and codes of the values at ``offset`` in a body whose length was checked."""
+    """Return the prefix, uint8, and the codes [count] of the values at ``offset`` in the body."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -211,7 +211,7 @@ def _cut(level: int) -> int:
 def from_levels(
     levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
 ) -> np.ndarray:
-    """Undo ``to_levels``. Raises CorruptPayload if it cannot have given these levels and codes."""
+    """Undo ``to_levels``: return values [count]. Raises CorruptPayload for impossible arguments."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:

@@ -68,7 +68,7 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return a tensor's codec. ``value_bytes`` is the itemsize of its accumulated vector."""
+        """Return a tensor's codec. ``value_bytes`` is the item size of its values: 4 or 8 bytes."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

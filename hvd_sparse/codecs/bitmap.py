@@ -15,7 +15,7 @@ from hvd_sparse.wire.frame import Frame, need_size
 @CODECS.register("bitmap")
 @dataclass(frozen=True)
 class Bitmap(ValuedCodec):
-    """Send a bitmap of the tensor, which marks the sent entries, and their values.
+    """Send a bitmap that marks the sent entries of the tensor, and the values of these entries.
 
         body: ceil(numel / 8) bytes, the first entry in the lowest bit, padded with zeros; values
 

@@ -17,7 +17,7 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send, for blocks of 65,536 entries, the number of sent entries and their 16-bit positions.
+    """Send the number of sent entries in each block of 65,536, and the entries' 16-bit positions.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if all entries of some
               block are sent; uint16 positions [count]; values
@@ -59,7 +59,7 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return indices, uint32, from their number in each block of 2^bits entries and their positions
+    """Return indices, uint32, from their counts in blocks of 2^bits entries and their positions
     within the blocks. Raises CorruptPayload unless the indices ascend and are below ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:

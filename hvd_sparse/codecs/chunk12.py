@@ -18,7 +18,7 @@ CHUNK_BITS = 12
 @CODECS.register("chunk12")
 @dataclass(frozen=True)
 class Chunk12(ValuedCodec):
-    """Send, for chunks of 4,096 entries, the number of sent entries and their 12-bit positions.
+    """Send the number of sent entries in each chunk of 4,096, and the entries' 12-bit positions.
 
         body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every position
               [count]; the high 4 bits of every position, two positions a byte, the first in the

@@ -22,7 +22,7 @@ class Codec:
     Attributes
     ----------
     number : number that identifies the codec in frames, and never changes; None for a codec that
-        writes frames of other codecs. 12 is reserved for a removed codec
+        chooses another codec and writes its frames. 12 is reserved for a removed codec
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
         errors
     sends_zeros : selected entries that are exactly zero are sent
@@ -47,7 +47,7 @@ class Codec:
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
-        """Encode a selection as one frame, uint8 [bytes].
+        """Return a selection, encoded as one frame, uint8 [bytes].
 
         Parameters
         ----------
@@ -70,9 +70,9 @@ class Codec:
         raise NotImplementedError
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
-        """Decode a buffer that consists of exactly one frame, uint8 [bytes].
+        """Return the selection that is encoded in a buffer, uint8 [bytes], of exactly one frame.
 
-        Decoding is strict: a frame that is accepted encodes to the same bytes again. The buffer's
+        Decoding is strict: encoding the returned selection gives the same bytes again. The buffer's
         length bounds the memory that is allocated.
 
         Raises
@@ -82,13 +82,13 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the bytes of the body of a frame that has ``count`` of ``numel`` entries: exact
-        with ``has_fixed_size``, otherwise expected for random indices. ``value_bytes`` is 4 for
-        float32 values, 8 for float64 values."""
+        """Return the number of bytes in the body of a frame with ``count`` of ``numel`` entries:
+        exact with ``has_fixed_size``, otherwise expected for random indices. ``value_bytes`` is 4
+        for float32 values, 8 for float64 values."""
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return about how many bytes a sent entry costs at a density; the same on all ranks."""
+        """Return the expected bytes of a body per sent entry; the same number on all ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 

@@ -28,9 +28,9 @@ class Dense(ValuedCodec):
         body: values [numel]; entries that are not sent have the code with all bits set
               (0x80 in int8)
 
-    This is the codec with the fewest bytes at density 1. An entry that is not sent differs from a
-    sent zero, because its code is a NaN (-128 in int8), which no sent value has. Cost of encoding
-    and of decoding: one pass over the tensor.
+    This is the codec with the fewest bytes at density 1. Entries that are not sent differ from sent
+    zeros, because their code is a NaN (-128 in int8), which no sent value has. Cost of encoding and
+    of decoding: one pass over the tensor.
     """
 
     number = 6

@@ -18,8 +18,7 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send for every entry the number of unsent entries before it (a run), in 16 bits, and its
-    value.
+    """Send every entry's value, and the number of unsent entries before it (a run) in 16 bits.
 
         body: uint16 runs [words], float32 or float64 values [words]
 
@@ -97,8 +96,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected number of fillers per entry for random indices: q + q^2 + ..., where q is
-    the probability that 65,536 or more unsent entries precede an entry."""
+    """Return the expected number of fillers (see ``Run16``) per entry for random indices: q + q^2 +
+    ..., if 65,536 or more unsent entries precede an entry with probability q."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

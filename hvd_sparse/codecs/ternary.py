@@ -14,15 +14,15 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending
 @CODECS.register("ternary")
 @dataclass(frozen=True)
 class Ternary(SignCodec):
-    """Send a word of 8 or 16 bits for every selected entry, and every bin's number of such entries.
+    """Divide the tensor into bins. Send each bin's number of entries, and a word for each entry.
 
         body: float32 or float64 magnitude; uint8 or uint16 counts of the bins;
               uint8 or uint16 words [count]: 4 * (index within the bin) + s,
               where s is 1 for a positive and 2 for a negative entry
 
-    With words of 8 bits a bin has 64 entries, with words of 16 bits 16,384. The width that gives
-    fewer bytes is used; it follows from count and numel, and is not sent. Cost of encoding and of
-    decoding: about six array operations; encoding also counts the entries of every bin.
+    With words of 8 bits a bin has 64 entries, and with words of 16 bits 16,384. The width that
+    gives fewer bytes is used; it follows from count and numel, and is not sent. Cost of encoding
+    and of decoding: about six array operations; encoding also counts the entries of every bin.
 
     Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign), but not how
     a decoder finds the ends of bins; here every bin's number of entries is sent.  Departs: bins are
@@ -66,6 +66,6 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return the bytes of a word, its bits for the index, and the number of bins."""
+    """Return the bytes of a word, its bits for the index within a bin, and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

@@ -18,11 +18,11 @@ from hvd_sparse.wire.frame import (
 )
 
 INDICES, VALUES = 240, 241
-"""The numbers that these frames have in place of a codec's number."""
+"""Numbers of these two kinds of frames, written in place of a codec's number."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections. It has all indices of both."""
+    """Return the sum of two selections. Its indices are the union of their indices."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
@@ -37,7 +37,7 @@ def restrict(selection: Selection, indices: np.ndarray) -> Selection:
 
 
 def subtract(selection: Selection, other: Selection) -> Selection:
-    """Return ``selection - other``, where ``selection`` has all indices of ``other``."""
+    """Return ``selection - other``. All indices of ``other`` must be in ``selection``."""
     values = selection.values.copy()
     values[np.searchsorted(selection.indices, other.indices)] -= other.values
     return Selection(selection.indices, values, selection.numel)
@@ -51,7 +51,7 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Undo ``region_of``: join selections of a tensor's regions, which are in ascending order."""
+    """Return one selection of a whole tensor from those of its regions, which ascend."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

@@ -13,12 +13,12 @@ from hvd_sparse.selectors.contract import Selector
 @EXCHANGES.register("allgather")
 @dataclass(frozen=True)
 class AllGatherExchange(Exchange):
-    """Send every rank's selection to all ranks, by one allgather per bucket; all ranks add them.
+    """Gather all ranks' selections on every rank, by one allgather per bucket, and add them up.
 
         received per rank: (N - 1) * k entries, for N ranks
 
-    The number of received bytes grows with N. At 8 bytes per entry it is smaller than that of a
-    dense ring allreduce if density < 1 / N.
+    The number of received bytes grows with N. At 8 bytes per entry, a dense ring allreduce receives
+    more bytes if density < 1 / N.
 
     Paper: aji2017sparse.
     """

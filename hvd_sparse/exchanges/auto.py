@@ -27,8 +27,8 @@ class Auto(Exchange):
     latency_ms : time of a collective with an empty message, in milliseconds. The default, 1, is
         Horovod's default cycle time
     bandwidth_gbit : bandwidth of a node's network, in Gbit/s
-    ranks_per_node : as for ``hierarchical``. None asks Horovod for the number; if Horovod does not
-        know it, every rank counts as a node
+    ranks_per_node : as for ``hierarchical``. None asks Horovod for the number. If Horovod does not
+        know, every rank counts as a node
 
     Notes
     -----

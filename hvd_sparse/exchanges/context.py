@@ -2,7 +2,7 @@
 
 An exchange is a sequence of collectives (phases). It never raises between them, because the other
 ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error, later
-phases send messages that report it, and after the last one ``read`` or ``finish`` raises it.
+phases report the error to other ranks, and after the last phase ``read`` or ``finish`` raises it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MOST_BYTES = 2**31 - 1
 NO_BYTES = np.empty(0, np.uint8)
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A range of a tensor, and the selection to add in this range: decoded, or as an encoded frame."""
+"""A range of a tensor, and the selection to add in this range, encoded as a frame or decoded."""
 
 
 @dataclass(eq=False)
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    frame : the encoded selection, uint8; None on a dense step, and if the exchange encodes
+    frame : the encoded selection, uint8; None on a dense step, or if the exchange encodes
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
@@ -53,8 +53,8 @@ class Outgoing:
         norm of the accumulated vector, and the sum of the sent entries' ages in steps. None without
         telemetry, and until the sent entries are known
     surplus : on an accelerator, a tuple of the accumulated vector and the candidates that were not
-        selected. These are put back into the vector when the bucket's sums are written. None if
-        they are back already
+        selected. When the bucket's sums are written, these entries are put back, and the field
+        becomes None
     """
 
     frame: np.ndarray | None = None
@@ -70,8 +70,8 @@ class Arrival(NamedTuple):
     """The result of an exchange for one tensor.
 
     parts : the selections to add up, in an order that is the same on all ranks
-    left : entries to remove from this rank's residual; None if they were removed when they were
-        sent
+    left : entries to remove from this rank's residual; None if sent entries were removed before the
+        exchange
     returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
     is_finite : False, on all ranks, if a partial sum has overflowed
@@ -85,7 +85,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival of a tensor whose sum overflows on a rank. This rank sends no frame, so all notice it."""
+"""Arrival of a tensor whose sum overflows on a rank. This rank sends no frame, so all notice."""
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class Member:
     position : index among the registered tensors
     part : the range of entries whose residual this rank keeps
     steps : number of the tensor's completed steps
-    selector, codec, density : those of this step
+    selector, codec, density : the parts and the density for this step
     memo : state that the tensor's last exchange returned, the same on all ranks
     """
 
@@ -116,7 +116,7 @@ class Member:
 
     @property
     def count(self) -> int:
-        """k, the number of entries to send of the whole tensor."""
+        """k, the number of entries of the whole tensor that should be sent."""
         assert self.density is not None
         return count_from_density(self.spec.numel, self.density)
 
@@ -164,8 +164,7 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error until the last phase is over. If it is this rank's own error, the next
-        messages report it."""
+        """Keep an error until the last phase is over. Messages report this rank's own errors."""
         try:
             yield
         except Exception as error:
@@ -174,7 +173,7 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: its errors if any, or the frames by position."""
+        """Return this rank's message, uint8: with its errors if it has any, or with the frames."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.
@@ -189,8 +188,8 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
-        """Return the request for an alltoall of messages. ``frames`` has each rank's frames, by
-        position; None sends a rank no bytes."""
+        """Return the request for an alltoall of messages to all ranks. ``frames`` has each rank's
+        frames, by position; None sends a rank no bytes."""
         messages = [NO_BYTES if each is None else self.write(each) for each in frames]
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
@@ -211,8 +210,8 @@ class ExchangeContext:
         )
 
     def read(self, joined: np.ndarray, senders: Sequence[int] | None = None) -> list[Message]:
-        """Split the result of a collective into the senders' messages, and check them. ``senders``
-        is a list of ranks; None stands for all ranks.
+        """Return the senders' messages in the result of a collective, after checking them.
+        ``senders`` is a list of ranks; None stands for all ranks.
 
         Raises
         ------

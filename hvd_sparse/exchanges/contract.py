@@ -13,13 +13,13 @@ from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
-"""A running exchange: yields requests, receives results, returns arrivals by position."""
+"""A running exchange: yields requests, receives results, and returns arrivals by position."""
 
 DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
-"""Relative tolerance of the comparison with a dense allreduce; rounding must not decide it."""
+"""Relative tolerance of the comparison with a dense allreduce, because both sides are rounded."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +70,21 @@ class Exchange:
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` is the
-        collective's knowledge of the nodes, or None if it has none."""
+        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` has
+        the node of every rank as the collective knows it, or is None."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
         """Return whether a dense ring allreduce moves at most as many bytes as this exchange; the
         same on all ranks. For example, compared with an allgather of 8 bytes per entry and one rank
-        per node, it does if density >= 1 / world_size."""
+        per node, dense is cheaper if density >= 1 / world_size."""
         if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
             return density * entry_bytes >= 2 * DENSE_BYTES
         dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the most bytes that a node receives from others in a step, per tensor entry."""
+        """Return the most bytes that a node receives from other nodes per step and tensor entry."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:

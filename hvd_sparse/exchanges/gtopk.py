@@ -31,7 +31,7 @@ class GTopK(Exchange):
     ----------
     conserving : if a merge cuts an entry, and another entry at its index reaches the root, the
         sender of the cut entry removes it from its residual. If True, the rank that made the merge
-        then keeps it in its own residual. With False, the paper's rule, the entry is lost
+        then keeps the entry in its own residual. With False, the paper's rule, the entry is lost
 
     Notes
     -----
@@ -108,7 +108,7 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 class _Branch:
     """One tensor on one rank: the entries that the merges so far have kept, and the entries that
-    they have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
+    these have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels
@@ -134,7 +134,7 @@ class _Branch:
                 self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """Encode the kept entries. If the codec is lossy, its rounding errors are cut entries."""
+        """Return the kept entries as a frame. The codec's rounding errors become cut entries."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
             # Go on with the values that the other ranks decode.

@@ -114,7 +114,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return frames, by position, of this rank's values in the parts that ``rank`` adds up."""
+    """Return frames, by position, with this rank's values in the parts that ``rank`` sums."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

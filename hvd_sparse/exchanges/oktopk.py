@@ -18,7 +18,7 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds of count / k. Outside them, the threshold of the previous step is adjusted."""
+"""Bounds of count / k. Outside these bounds, the previous step's threshold is adjusted."""
 
 
 @EXCHANGES.register("oktopk")
@@ -37,8 +37,8 @@ class OkTopK(Exchange):
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more. On other steps it multiplies the threshold after a step in which more
-        than 4/3 k sums were sent, and divides it after one with fewer than 2/3 k
+    drift : factor, 1 or more. All other steps multiply the threshold by it if the last step sent
+        more than 4/3 k sums, and divide the threshold by it if that step sent fewer than 2/3 k
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which
@@ -153,7 +153,7 @@ class _Plan:
         return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Encode entries of a region. If the codec is lossy, note its rounding errors."""
+        """Return entries of a region as a frame; record the rounding errors of a lossy codec."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))
@@ -162,8 +162,8 @@ class _Plan:
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
-        """Add up this rank's region in rank order, and return the largest sums as a frame; None if
-        a sum has overflowed."""
+        """Add up the entries of this rank's region in rank order. Return the largest sums as a
+        frame, or None if a sum has overflowed."""
         position, region = self._member.position, self.region(self._rank)
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:

@@ -18,7 +18,7 @@ INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
 """A rank's operand of the allreduce if all ranks know that some rank has failed."""
 STEPS = 4093
-"""The mark of a step, appended to operands of allreduces, repeats after this many steps."""
+"""The mark, a number computed from the step, repeats after this many steps (see ``_joined``)."""
 
 
 @EXCHANGES.register("shared_index")
@@ -37,7 +37,7 @@ class SharedIndex(Exchange):
     Notes
     -----
     The sum of selections at the same indices is a selection from the sum of accumulated gradients.
-    The method assumes that these are so similar that the leader's indices suit the other ranks.
+    The method assumes that the ranks' vectors are so similar that the leader's indices suit all.
 
     The indices are sent by an allgather in which only the leader's message has indices, because the
     root of Horovod's broadcast cannot change in a TensorFlow graph. The other ranks' messages (36
@@ -95,8 +95,8 @@ class SharedIndex(Exchange):
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
     """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
-    mark. A failed rank contributes zeros, so that the mark in the sum is wrong and all ranks
-    notice. ``lengths`` has the lengths of other ranks' arrays that this rank can compute."""
+    mark. A failed rank contributes zeros, so the mark in the sum is wrong, and all ranks notice
+    this. ``lengths`` has the lengths of the other ranks' arrays."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
@@ -109,7 +109,7 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return the mark, 1 to ``STEPS``, whose float32 sum over up to 4,000 ranks is exact."""
+    """Return the step's mark, 1 to ``STEPS``. Its float32 sum over up to 4,000 ranks is exact."""
     return 1 + context.step % STEPS
 
 

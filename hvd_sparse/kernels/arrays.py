@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 ALIGNMENT = 64
-"""Alignment of vectors: a cache line's bytes. TensorFlow copies arrays that are not aligned."""
+"""Alignment of vectors in bytes: a cache line. TensorFlow copies arrays that are not aligned."""
 
 SHORT = 4096
 """Entries of the largest vector whose dot product BLAS libraries compute in one thread."""
@@ -20,7 +20,7 @@ def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
 
 
 def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
-    """Return an aligned vector of zeros. Memory pages that are never written are not allocated."""
+    """Return an aligned vector of zeros. A page of memory is allocated when it is first written."""
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
@@ -43,7 +43,7 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Return whether all entries are finite. Reads x once, or twice if its sum overflows."""
+    """Return whether all entries of x are finite. x is usually read once, to compute its sum."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -51,5 +51,5 @@ def is_finite(x: np.ndarray) -> bool:
 
 
 def as_array(x: np.ndarray) -> np.ndarray:
-    """Return a numpy array: the vector itself, or a copy if it is on a device."""
+    """Return a numpy array: x itself, or a copy on the host if x is a vector on a device."""
     return x if isinstance(x, np.ndarray) else x.copy()

@@ -1,4 +1,4 @@
-"""The kernels: functions on arrays that selectors, memories and the step call.
+"""The kernels: functions on arrays that selectors, codecs, memories and the step call.
 
 ``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. All engines
 follow these rules, so that they give equal results:
@@ -8,7 +8,8 @@ follow these rules, so that they give equal results:
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
-* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
+* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors;
+  ``send_rows`` and ``sum_rows`` also write to their tables and buffers.
 """
 
 from __future__ import annotations
@@ -66,10 +67,9 @@ class Tail:
 class Aim(NamedTuple):
     """The entries to take in the pass that adds the gradient to the residual.
 
-    threshold : magnitude above 0 to reach; if the dtype rounds it to 0, all non-zeros reach it
+    threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
-    brings : names of the fields of ``Brought`` that the pass shall also compute; numpy and numba
-        ignore them
+    brings : fields of ``Brought`` that the pass also computes, except in engines numpy and numba
     """
 
     threshold: float
@@ -87,10 +87,10 @@ class Brought(NamedTuple):
 
 
 class Taking(NamedTuple):
-    """The result of ``accumulate_and_take``.
+    """The result of ``accumulate_and_take``; ``brought`` has the statistics that the aim requested.
 
     nonfinite : number of entries of residual + gradient that are NaN or Inf
-    taken : the entries that reached the aim's threshold; None if there were more than its capacity
+    taken : the entries that reached the aim's threshold; None if they exceeded the aim's capacity
     """
 
     nonfinite: int
@@ -110,8 +110,8 @@ class Kernels(Packers):
     """The kernels in numpy. All vectors are 1-D, C-contiguous, and float32 or float64."""
 
     most_in_row: float = 0
-    """Largest number of entries of a tensor for ``send_rows`` and ``sum_rows``, because for longer
-    tensors separate calls with several threads are faster; 0 if the engine does not have them."""
+    """Largest number of entries of a tensor that ``send_rows`` and ``sum_rows`` process; several
+    threads are faster on longer tensors. 0 if the engine lacks these two kernels."""
 
     def moments(self, x: np.ndarray) -> Moments:
         magnitudes = np.abs(x)
@@ -126,7 +126,7 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the magnitudes that reach a threshold; all non-zeros reach 0."""
+        """Return statistics of the entries that reach the threshold; all non-zeros reach 0."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -170,8 +170,8 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return the number of entries that reach a threshold above 0, and these entries, or None
-        in place of the entries if there are more than ``capacity``. x is read once."""
+        """Return the number of entries that reach the threshold, which is above 0, and these
+        entries. If there are more than ``capacity``, None is returned in place of the entries."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
@@ -190,9 +190,9 @@ class Kernels(Packers):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return the largest |accumulated| of each bin, and the non-zero entries of ``accumulated``
-        at which |accumulated + gradient| is at least the largest |accumulated| of their bin. A bin
-        has ``length`` entries; the last bin may have fewer. The vectors are on the host."""
+        """Return the largest |accumulated| of each bin, [bins], and the non-zero entries of
+        ``accumulated`` at which |accumulated + gradient| is at least this largest value. A bin has
+        ``length`` entries; the last bin may have fewer. The vectors are on the host."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -219,9 +219,9 @@ class Kernels(Packers):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        """Write ``out`` as ``accumulate`` does, take the finite entries that reach the aim's
-        threshold, and leave +0.0 in their place. If a direction is given, the result of
-        ``directed`` is added instead of the gradient."""
+        """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
+        threshold, unless these exceed the capacity. Taken entries become +0.0. If a direction is
+        given, the result of ``directed`` is added instead of the gradient."""
         if direction is not None:
             gradient = self.directed(gradient, direction)
         with np.errstate(invalid="ignore", over="ignore"):  # counted below
@@ -269,8 +269,8 @@ class Kernels(Packers):
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
-        smallest magnitude among them, or 0. The other entries are written back to ``out``, the
-        vector from which they were removed. ``out`` is None if the vector still has them."""
+        smallest of their magnitudes, or 0 if there are none. The other entries are written back to
+        ``out``, the vector from which all were removed; None if that vector still has them."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -287,13 +287,13 @@ class Kernels(Packers):
         residual[indices] = 0.0
 
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """Add the values at these indices, which must be unique."""
+        """Add ``values`` to the entries of ``out`` at ``indices``, which must be unique."""
         out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x after the Newton-Schulz iteration, in a new vector. Each is
-        first divided by its Frobenius norm + epsilon. A matrix with NaN or Inf becomes all NaN. On
-        devices, float32 matrices are iterated in bfloat16."""
+        """Return the matrices in x after the Newton-Schulz iteration, in a new vector. Each matrix
+        is first divided by its Frobenius norm + epsilon. A matrix with NaN or Inf becomes all NaN.
+        On devices, float32 matrices are iterated in bfloat16."""
         matrices, axes = x.reshape(step.shape), (-2, -1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Divide by the largest entry first, so that squares do not overflow.
@@ -329,9 +329,9 @@ class Kernels(Packers):
         body: int,
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        """Add the gradients, take entries and encode them as frames, row by row, up to the first
-        row that is left to the pipeline. Return that row's number (the number of rows if none is
-        left), and the indices and values of the entries that were taken from that row's vector.
+        """For each row, add a tensor's gradient to its residual, take entries and encode them as a
+        frame. Stop at the first row that is left to ``step.pipeline``. Return that row's number
+        (the number of rows if none is left), and the indices and values taken from its vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
@@ -339,7 +339,7 @@ class Kernels(Packers):
         frames : uint8, aligned to 8 bytes; the frames are written here
         lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
             that they have in a plain frame; the array ``frames`` itself if the body is plain
-        body : ``kernels.rows.PLAIN`` or ``SIGNS``
+        body : format of the frames' bodies, ``kernels.rows.PLAIN`` or ``SIGNS``
         """
         raise NotImplementedError
 

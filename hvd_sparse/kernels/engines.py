@@ -17,7 +17,7 @@ from hvd_sparse.registry import ENGINES
 logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
-"""The default engine if it is installed."""
+"""The default engine on the CPU, if the package numba is installed."""
 
 
 def _need(engine: str, **extras: str) -> None:
@@ -132,9 +132,9 @@ def _of_host() -> Kernels:
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
-    """Return kernels that process vectors on a device by one engine, and numpy arrays by another:
-    "torch" for both; "triton" for devices, with the fastest engine for the host; None for the
-    fastest installed engine of each."""
+    """Return kernels that call one engine for vectors on a device, and another for numpy arrays.
+    Engine "torch" serves both. With "triton", the host's default engine serves numpy arrays. None
+    selects the fastest installed engine for each."""
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)

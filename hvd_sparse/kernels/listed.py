@@ -1,4 +1,4 @@
-"""Kernels that read the list of taken entries instead of the vector where the list suffices."""
+"""Kernels that read a list of a vector's largest entries instead of the vector, where possible."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Kernel = Callable[..., object]
 class ListedKernels:
     """An engine's kernels for one vector, from which all entries that reach the aim's threshold
     were taken. ``taken`` lists these entries, and the vector has +0.0 in their place. If the list
-    determines the result of ``count_to`` or ``take_at_most``, they read only the list. Otherwise
+    determines the result of ``count_to`` or ``take_at_most``, these read only the list. Otherwise
     the entries are first written back (``is_whole`` is then True), and the engine's kernel reads
-    the vector. ``brought`` has statistics that the pass already computed."""
+    the vector. ``brought`` has statistics of the whole vector that the pass has computed."""
 
     def __init__(
         self, kernels: Kernels, vector: np.ndarray, taken: Selection, aim: Aim, brought: Brought

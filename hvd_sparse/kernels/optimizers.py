@@ -32,7 +32,7 @@ class AdamStep(NamedTuple):
     # Cached because all tensors of a step have the same factors.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return the factors in the order of ``Kernels.directed``, rounded to the dtype."""
+        """Return the factors that ``Kernels.directed`` unpacks, in order, rounded to the dtype."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (
@@ -96,7 +96,7 @@ Direction = Union[Decay, Momentum, Adam]
 def operands(
     direction: Direction | None, dtype: np.dtype
 ) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
-    """Return a direction's vectors, and its numbers, rounded to the dtype; nothing for None."""
+    """Return a direction's vectors, and its numbers rounded to the dtype; both empty for None."""
     if direction is None:
         return (), ()
     if isinstance(direction, Decay):
@@ -136,8 +136,8 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return x, of shape ``step.shape``, after the iteration. Each matrix of the given x must have
-    a norm of at most 1."""
+    """Return x, of shape ``step.shape``, after the Newton-Schulz iteration. Each matrix of the
+    given x must have a norm of at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # transposed, the products below are smaller

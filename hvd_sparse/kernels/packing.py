@@ -26,7 +26,7 @@ BLOCK = 1 << BLOCK_BITS
 """Number of entries in a block of ``count_blocks`` and ``join_blocks``, by default."""
 
 WIDTHS = (16, 8, 4, 2, 1)
-"""Widths of the planes of gaps in bits, in order; a modulus uses those whose sum is its shift."""
+"""Possible widths of a plane in bits. A code has the planes whose widths add up to its shift."""
 
 GRID_BITS = 26
 UPPER = np.uint8(2)  # this bit of a code is set for the higher level; bit 0 is the sign
@@ -103,7 +103,7 @@ class Packers:
     """The kernels of the codecs in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
-        """Return the number of indices in each block of 2^bits entries, bits <= 16, as int64."""
+        """Return the number of indices in each block of 2^bits entries (bits <= 16), as int64."""
         counts = np.full(blocks_of(numel, bits), indices.size)
         starts = np.searchsorted(indices, _starts(counts.size, bits))
         counts[:-1] = starts[1:]
@@ -114,7 +114,7 @@ class Packers:
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
         """Return indices, uint32 [count], from their counts in the blocks, uint16 or uint32, and
-        their positions in the blocks, uint16 [count]. Return None unless they ascend strictly."""
+        their positions in the blocks, uint16 [count]. Return None unless the indices ascend."""
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
@@ -171,8 +171,8 @@ class Packers:
         return found.size, int(found.sum(dtype=np.int64))
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return a code for each value, uint8 [count]: 1 if the value is negative, plus 2 if its
-        magnitude is more than ``above`` steps of ``1 / scale``, as ``sum_on_grid`` counts them."""
+        """Return a code for each value, uint8 [count]: 1 if the value is negative, plus 2 if
+        ``sum_on_grid`` rounds its magnitude times ``scale`` to an integer above ``above``."""
         codes: np.ndarray = np.signbit(values).view(np.uint8)
         codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
         return codes
@@ -186,8 +186,8 @@ class Packers:
         return values
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Pack the low 1, 2 or 4 bits of uint8 numbers into bytes, the first number in a byte's
-        lowest bits. The last byte is padded with zeros."""
+        """Return bytes, uint8, that hold the low 1, 2 or 4 bits of uint8 numbers, the first number
+        in a byte's lowest bits. The last byte is padded with zeros."""
         if width == 1:
             return np.packbits(numbers & np.uint8(1), bitorder="little")
         per_byte = 8 // width
@@ -201,7 +201,7 @@ class Packers:
         return packed
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Return the numbers of ``pack_few``, uint8 [count]; None if the padding is not zero."""
+        """Undo ``pack_few``: return numbers, uint8 [count], or None if the padding is not zero."""
         if width == 1:
             numbers = np.unpackbits(packed, bitorder="little")
         else:
@@ -213,7 +213,7 @@ class Packers:
         return None if numbers[count:].any() else numbers[:count]
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
-        """Return the Golomb code, uint8, of the gaps between one or more indices (see above)."""
+        """Return the Golomb code (see the module), uint8, of one or more ascending indices."""
         shift, parts = modulus_of(indices.size, numel)
         # The first gap starts at index -1, which is 2^32 - 1 as uint32.
         gaps = np.diff(indices, prepend=np.uint32(0xFFFFFFFF)) - np.uint32(1)
@@ -239,8 +239,8 @@ class Packers:
         return np.concatenate([*pieces, self.pack_few(unary, 1)])
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
-        """Undo ``pack_gaps``: return ``count`` > 0 indices, uint32. None if the code does not fill
-        the body exactly, padding is not zero, or an index is ``numel`` or more."""
+        """Undo ``pack_gaps``: return ``count`` > 0 indices, uint32, or None if the code does not
+        fill the body exactly, padding is not zero, or an index is ``numel`` or more."""
         shift, parts = modulus_of(count, numel)
         modulus, rests, at, done = parts << shift, np.zeros(count, np.uint32), 0, 0
 

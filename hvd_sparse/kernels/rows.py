@@ -1,7 +1,7 @@
-"""Tables with a row for each tensor of a bucket, which one call of an engine processes
-(docs/adr/0040). The results are those of ``step.pipeline``, bit by bit. If too few or too many
-entries of a tensor were taken, a value is not finite or a frame is damaged, the engine leaves the
-row to the pipeline, which continues with the data written so far."""
+"""Tables with a row for each tensor of a bucket. One call of an engine processes a whole table
+(docs/adr/0040), and gives the same bits as ``step.pipeline``. The engine leaves a row to the
+pipeline if it took too few or too many entries, a value is not finite or a frame is damaged; the
+pipeline then continues with the data written so far."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's previous threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""If a pass takes fewer than ``SLACK`` times the needed entries, the next threshold is lower. For
-few entries the factor grows up to ``MOST_SLACK``, because the standard deviation of a count is
-about its square root."""
+"""If a pass takes fewer than ``SLACK`` times the needed entries, the margin grows. For few entries
+this factor is larger, up to ``MOST_SLACK``, because the standard deviation of a count is about its
+square root."""
 
 SCATTER = 8.0
 """Number of standard deviations of a count that the slack covers."""
@@ -26,10 +26,10 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction. Each is the count of its vectors and numbers together; 0 is the gradient."""
+"""Kinds of direction; 0 is the gradient. Each is the number of its vectors and numbers together."""
 
 PLAIN, SIGNS = 1, 2
-"""Numbers of the frames' bodies: plain indices and values, and those of codec ``sign_mean``."""
+"""Formats of a frame's body: that of codec ``index_value``, and that of codec ``sign_mean``."""
 
 SENT = np.dtype(
     [
@@ -85,8 +85,8 @@ def address(x: np.ndarray) -> int:
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the margin for the next step, after a pass took ``found`` entries and ``needed`` would
-    have been enough. Numba compiles this function, too."""
+    """Return the margin for the next step after a pass that took ``found`` entries, where
+    ``needed`` would have been enough. Numba compiles this function, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

@@ -35,7 +35,7 @@ class DirectionMemory(Memory):
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the options of all subclasses, and that those named ``fractions`` are in [0, 1)."""
+        """Check the options of all subclasses, and that the options ``fractions`` are in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
@@ -60,10 +60,10 @@ def scaled(vector: np.ndarray, factor: float, out: np.ndarray | None = None) -> 
 
 
 BLOCK = 1 << 14
-"""Number of entries whose squares are summed in the vector's own dtype. Sums of more entries would
+"""Number of entries whose squares are summed in the vector's own dtype; sums of more entries would
 have larger rounding errors."""
 SMALL = 1e-30
-"""Below this sum of squares, too many of the squares may underflow in float32."""
+"""Below this sum of squares, many squares may have underflowed in float32, so float64 is used."""
 
 
 def norm_of(x: np.ndarray) -> float:
@@ -80,8 +80,7 @@ class Moments(NamedTuple):
     """An optimizer's moments of one tensor: SGD's velocity, or Adam's mean and second moment. A
     memory can continue from an optimizer's moments, and an optimizer from a memory's.
 
-    arrays : the moments as flat arrays; the keys are the names of the memory's arrays; empty if
-        there are none
+    arrays : flat arrays by their names in checkpoints, for example "momentum"; may be empty
     steps : number of steps that the optimizer has made so far
     ranks : number of ranks over which the optimizer's gradients are averaged; a memory sees only
         the gradients of one rank
@@ -106,9 +105,9 @@ class DirectionState(ResidualState):
 
     _options: DirectionMemory
     _vectors: ClassVar[dict[str, str]]
-    """For each array in a checkpoint, the name of the attribute that holds it."""
+    """Maps the name of each array in a checkpoint to the name of the attribute that holds it."""
     _switches: ClassVar[dict[str, Any]] = {}
-    """Settings of the optimizer that the memory has no options for, and their defaults."""
+    """Settings of the optimizer for which the memory has no options, with their default values."""
 
     def __init__(self, spec: TensorSpec, options: DirectionMemory, rollback: bool) -> None:
         super().__init__(spec, rollback)
@@ -130,7 +129,7 @@ class DirectionState(ResidualState):
         maximize: bool = False,
         **settings: Any,
     ) -> None:
-        """Set learning rate, momentum and similar settings to those that the optimizer now has.
+        """Take the learning rate, the momentum and similar settings from the optimizer.
 
         rate : learning rate
         parameter : the parameter's value, flat, which weight decay needs
@@ -155,22 +154,22 @@ class DirectionState(ResidualState):
             self._adopt(moments)
 
     def _adopt(self, moments: Moments) -> None:
-        """Replace this memory's moments by an optimizer's moments, and keep the residual."""
+        """Replace this memory's moments by an optimizer's, without dropping the residual."""
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return the moments from which an optimizer can continue without this memory, after
-        ``steps`` steps of the tensor."""
+        """Return the moments from which an optimizer can continue without this memory: after
+        ``steps`` steps of the tensor, with gradients averaged over ``ranks`` ranks."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return an empty vector, in place of a vector that is allocated only if it is needed."""
+        """Return a buffer of length 0, in place of a vector that is allocated only if needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient. If its norm exceeds the limit for one rank, it is rescaled to this
-        limit, and written to ``out`` if that is given, because writing to new memory takes several
-        times as long. N independent gradients with the limit as norm have an average (or a sum, if
+        """Return the gradient, or if its norm exceeds the limit for one rank, a copy rescaled to
+        this limit. The copy is written to ``out`` if given, because new memory takes several times
+        as long. N independent gradients with the limit as norm have an average (or a sum, if
         Horovod sums) of the norm ``clip_norm``, as in ``MomentumCorrection``."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
@@ -199,8 +198,8 @@ class DirectionState(ResidualState):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient, and the direction to compute from it. None in place of the direction
-        means that the gradient itself is accumulated."""
+        """Return a gradient, and the direction to compute from this gradient. None in place of the
+        direction means that the gradient itself is accumulated."""
         raise NotImplementedError
 
     def compensate(
@@ -253,7 +252,7 @@ class DirectionState(ResidualState):
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Note that this step has written new versions of these vectors, for ``commit`` to keep."""
+        """Record vectors of which this step has written new versions, for ``commit`` to keep."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -294,8 +293,8 @@ class MomentumMemory(DirectionMemory):
 
 class VelocityState(DirectionState):
     """The residual of one tensor, which accumulates the directions of SGD with momentum. As in
-    torch, the velocity does not change while the momentum is 0. While the momentum is 0 or the
-    velocity is not allocated, the gradient itself is accumulated."""
+    torch, a momentum of 0 leaves the velocity unchanged. If the momentum is 0 or the velocity is
+    not allocated, the gradient itself is accumulated."""
 
     velocity: DoubleBuffer
     _options: MomentumMemory

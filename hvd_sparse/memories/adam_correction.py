@@ -49,14 +49,14 @@ class AdamCorrection(DirectionMemory):
     gradients. Its second moment is too large compared with its mean, so its updates are too small,
     by a factor of about the square root of 1 / density.
 
-    Each rank has only its own gradients. Their noise has N times the variance of the noise in the
+    Each rank has only its own gradients, whose noise has N times the variance of the noise in the
     average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
     expected second moment of the average, if the ranks' gradients have the same mean and
     independent noise.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
-    for about 1 / density steps, over which v adds up its gradients, so a mean over the last ten
-    steps would only delay them (docs/results/accuracy-ways.md).
+    for about 1 / density steps, and v adds up the entry's gradients, so a mean over the last ten
+    steps would only delay these (docs/results/accuracy-ways.md).
 
     The optimizer must only multiply the result by its learning rate; ``optimizer=`` ensures this.
 
@@ -130,7 +130,7 @@ class AdamCorrectionState(DirectionState):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct the biases of m**2 and of s."""
+        """Return the factors that correct the biases of m**2 and of s after ``steps`` steps."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -171,7 +171,7 @@ class AdamCorrectionState(DirectionState):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return gradient and direction, as ``_direct`` does. With amsgrad, m and s are updated
+        """Return a gradient and a direction, as ``_direct`` does. With amsgrad, m and s are updated
         here, because the direction needs the largest s."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)

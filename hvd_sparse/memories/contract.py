@@ -18,8 +18,8 @@ class Accumulated(NamedTuple):
     """The vector from which a step selects, with the results of the pass that computed it.
 
     vector : residual + gradient, with +0.0 in place of the entries in ``taking``
-    moments : moments of the whole vector; None if the pass had an aim
-    taking : the entries that reached the aim and were taken out of the vector; None without an aim
+    moments : statistics of the whole vector's magnitudes; None if the pass had an aim
+    taking : result of a pass with an aim, with the entries taken out of the vector; otherwise None
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
         itself, or if a pass with an aim did not store it
     """
@@ -33,9 +33,9 @@ class Accumulated(NamedTuple):
 class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
-    A step writes a new version of the state. Afterwards ``commit`` keeps it, or ``roll_back`` drops
-    it. The caller sets ``step``, ``is_average`` and ``density`` before each step. ``tune`` sets
-    ``settings``, and the options from which ``gain`` follows; only for memories with ``finishes``.
+    A step writes a new version of the state. Then ``commit`` keeps or ``roll_back`` drops this
+    version. The caller sets ``step``, ``is_average`` and ``density`` before each step. If the
+    memory ``finishes``, ``tune`` sets ``settings``, and the options from which ``gain`` follows.
 
     Attributes
     ----------
@@ -102,15 +102,15 @@ class MemoryState:
         """Keep the new version, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version of a failed step. With ``rollback``, the state is then the same as
-        before the step."""
+        """Drop the new version of a failed step. With ``rollback``, this restores the state before
+        the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add to the committed state the entries that an exchange returned as not applied."""
+        """Add the entries that an exchange returned as not applied to the committed state."""
 
     def move(self, zeros: Zeros) -> None:
-        """Replace the vectors by zeros on an accelerator, which the function ``zeros`` allocates,
-        before the first step. Only for memories whose ``needs_host`` is empty."""
+        """Before the first step, replace the vectors by zeros on an accelerator. The function
+        ``zeros`` allocates them. Only for memories whose ``needs_host`` is empty."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return views of the committed vectors by name, for checkpoints. The residual's name is
@@ -121,7 +121,7 @@ class MemoryState:
         """Restore the state from the arrays of a checkpoint."""
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers of this state that a checkpoint stores besides its arrays, by name."""
+        """Return, by name, the numbers of this state that a checkpoint stores besides arrays."""
         return {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
@@ -157,7 +157,7 @@ class Memory:
 
 
 class DoubleBuffer:
-    """A vector with an old and a new version, until the step has succeeded. A rank learns that a
+    """A vector that has an old and a new version until the step has succeeded. A rank learns that a
     step has failed only after it has written its new residual, and subtracting the gradient again
     would not restore the old bits. Without ``rollback``, ``old`` and ``new`` are one buffer."""
 

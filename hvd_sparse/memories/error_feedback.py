@@ -13,7 +13,7 @@ from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy dtype in which each format is stored. Numpy has no bfloat16, so its bits are stored."""
+"""The numpy dtype in which each format is stored. Numpy has no bfloat16; uint16 holds the bits."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 
@@ -124,7 +124,7 @@ class Residual16State(MemoryState):
         self._is_written = True
 
     def _round(self, wide: np.ndarray, why: str) -> None:
-        """Round a vector, and store it as the residual; ``why`` tells a step's roundings apart."""
+        """Round a vector, and store it as the residual. ``why`` is a part of the random seed."""
         narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
 
     def commit(self) -> None:
@@ -193,8 +193,8 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return, for every number, the bits of the largest finite number with the same sign, so that
-    rounding does not give infinity."""
+    """Return, for every number, the bits, uint32, of the largest finite number with the same sign.
+    Limited to these bits, rounding does not give infinity."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit

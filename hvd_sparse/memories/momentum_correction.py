@@ -29,7 +29,7 @@ class MomentumCorrection(MomentumMemory):
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
-    masking : reset the velocity of sent entries (momentum factor masking)
+    masking : set the velocity of sent entries to 0 (momentum factor masking)
     weight_decay : L2 penalty. It has a velocity w of its own, and is added after the exchange
     clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
         before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
@@ -108,7 +108,7 @@ class MomentumCorrectionState(VelocityState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient, or the velocity if never compressed, plus weight decay."""
+        """Return the reduced gradient, or an uncompressed tensor's velocity, plus weight decay."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:

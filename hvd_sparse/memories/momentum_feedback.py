@@ -31,7 +31,7 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""Numbers of steps below this count as 0, because they are rounding errors."""
+"""A number of steps s below this is a rounding error, and counts as 0."""
 
 
 @MEMORIES.register("momentum_feedback")
@@ -102,7 +102,7 @@ class MomentumFeedbackState(VelocityState):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """Factor that gives the ranks' sum the scale of SGD's velocity, whose momentum is not m."""
+        """The factor (1 - m) / (1 - momentum), which gives the ranks' sum the scale of SGD."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
@@ -160,7 +160,7 @@ class MomentumFeedbackState(VelocityState):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a velocity for SGD to continue from. SGD has no vector for the residual."""
+        """Return a velocity with which SGD can continue. SGD has no vector for the residual."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum
@@ -185,14 +185,14 @@ class MomentumFeedbackState(VelocityState):
         self._before = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors. Without second buffers, add the sent entries back."""
+        """Drop the new vectors. Without second buffers, add the sent entries back to v."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._at = self._before
         self._before = None
         super().roll_back()
 
     def numbers(self) -> dict[str, float]:
-        """Return the density to which v and u are scaled, for checkpoints."""
+        """Return, for checkpoints, "density": the density to which v and u are scaled."""
         return {} if self._at is None else {"density": self._at}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

@@ -48,14 +48,14 @@ class MuonCorrection(AdamCorrection):
     them again. Muon after the exchange would orthogonalize a matrix that has few non-zero entries.
 
     At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
-    updates for each rank's gradients, while Muon computes the update for the average gradient. They
-    are equal if the ranks' gradients are; otherwise the average of the updates is shorter.
+    updates for each rank's gradients, while Muon computes the update for the average gradient. Both
+    are equal if the ranks' gradients are equal; otherwise the average of the updates is shorter.
 
     Without ``optimizer=``, every tensor of two or more dimensions is treated as a matrix. With
-    ``optimizer=``, its parameter groups decide which tensors are matrices; embeddings usually are
-    not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with one row per
-    output channel. Other tensors of more than two dimensions are stacks of matrices in the last
-    two. Tensors that are never compressed get Muon itself, or Adam.
+    ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
+    usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
+    one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
+    the last two. Tensors that are never compressed get Muon itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     other tensors. With rollback, each of them is kept twice. Cost: three passes, and the iteration

@@ -16,7 +16,7 @@ UNKNOWN_DENSITY = 0.01
 
 class Schedule:
     """Base class of schedules: frozen dataclasses, registered in ``SCHEDULES``. The density of a
-    tensor's step depends on the number of steps that the tensor has completed."""
+    tensor's step follows from the number of steps that the tensor has completed."""
 
     id: ClassVar[str]
 
@@ -31,13 +31,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class ValuedSchedule(Schedule):
-    """Base class of the schedules whose option ``value`` is the density at their end, or its mean.
+    """Base class of schedules whose option ``value`` is their final density or their mean density.
 
     Parameters
     ----------
-    value : the density at the end (or the mean density), in (0, 1], or a rule that gives every
-        tensor its density. In a schedule that is given as a mapping, the method's density is the
-        default
+    value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
+        density. In a schedule that is given as a mapping, the method's density is the default
     """
 
     value: Density
@@ -47,7 +46,7 @@ class ValuedSchedule(Schedule):
 
     @property
     def number(self) -> float:
-        """``value`` as a number. Raises InvalidOption if it is a rule."""
+        """``value`` as a number. Raises InvalidOption if ``value`` is a rule."""
         return number_of(self.value, type(self).__name__)
 
     def at_density(self, density: float) -> ValuedSchedule:

@@ -30,7 +30,7 @@ class ExponentialWarmup(ValuedSchedule):
 
     Notes
     -----
-    A stage runs dense if a dense exchange moves no more bytes than a sparse one at its density.
+    A stage runs dense if a dense allreduce moves no more bytes than sparse steps at its density.
 
     Paper: lin2018dgc.
     """

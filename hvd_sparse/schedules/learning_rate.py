@@ -8,7 +8,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. Selectors send one entry; memories with momentum send none."""
+"""Density at a learning rate of 0. Selectors then send one entry, memories with momentum none."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -31,9 +31,9 @@ class LearningRate(ValuedSchedule):
 
     Notes
     -----
-    The mean is not known before the run without a scheduler, or with one that follows a metric. The
-    density of a step is then value * rate / first rate, at most ``value``, so the run sends fewer
-    bytes than at a density of ``value``.
+    Without a scheduler, or with one that follows a metric, the mean is not known before the run.
+    The density of a step is then value * rate / first rate, at most ``value``, so the run sends
+    fewer bytes than at a density of ``value``.
 
     ``RankMismatch`` is raised if ranks have different rates.
 
@@ -48,11 +48,12 @@ class LearningRate(ValuedSchedule):
             check_whole(self.steps, "steps of LearningRate", 1)
 
     def density(self, step: int) -> float:
-        """Return the mean density; the density of a step depends on the rate, not on the step."""
+        """Return the mean density, because a step's density depends on the rate, not on the
+        step."""
         return self.number
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density, in (0, 1], of a step with this learning rate."""
+        """Return the density, in (0, 1], of a step with the learning rate in ``pace``."""
         share = pace.share
         if not share > 0:  # or if it is NaN; the checksums that ranks compare include the rate
             return LEAST

@@ -19,8 +19,8 @@ class Piecewise(Schedule):
     boundaries : ascending numbers of steps; from step ``boundaries[i]`` on, the density is
         ``densities[i + 1]``
     densities : one density more than boundaries, each in (0, 1]. For a tensor with its own density,
-        all of them are multiplied by the factor that makes the last one equal to that density (and
-        limited to 1)
+        all of them are multiplied by the factor that makes the last one equal to the tensor's
+        density, and then limited to 1
     """
 
     boundaries: tuple[int, ...]

@@ -18,7 +18,7 @@ from hvd_sparse.types import Memo
 
 AIM = 0.97
 """A search starts at this factor times the previous threshold. Under error feedback many entries
-lie just below the previous threshold, so a search that starts above them needs another pass."""
+lie just below the previous threshold, so a higher start would need another pass."""
 
 START = 0.03
 """Margin of a tensor's first aim: the fraction by which it lies below the previous threshold."""
@@ -35,7 +35,7 @@ FEW = 4096
 
 @dataclass(frozen=True)
 class Band:
-    """The counts that a search accepts; if it finds none, exactly ``wanted`` are selected."""
+    """The counts that a search accepts. If it finds none, the ``wanted`` largest are selected."""
 
     least: int
     wanted: int
@@ -50,8 +50,8 @@ class Cut:
     """A selector's decision about the candidates: the ``count`` largest of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : where the next step starts. None means at the aim's threshold if all candidates are
-        selected, and otherwise at the smallest selected magnitude
+    threshold : as in ``Found``. None stands for the aim's threshold if all candidates are selected,
+        and otherwise for the smallest selected magnitude
     """
 
     count: int
@@ -64,9 +64,9 @@ class Cut:
 class Miss:
     """An aim whose candidates could not be used, so that the selector must search the whole vector.
 
-    count : number of entries that reach the aim; None if they exceed its capacity
-    is_sure : False if, in a group, the entries of one tensor exceeded the capacity for this tensor.
-        The number for the whole group is then unknown, and may be within the aim's capacity
+    count : number of entries that reach the aim; None if it exceeds the aim's capacity
+    is_sure : False if one tensor of a group has no list of candidates, for example because too many
+        reached the aim. The group's count is then unknown, and may be within the capacity
     """
 
     aim: Aim
@@ -102,15 +102,15 @@ def aim_below(
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at ``warm``, the threshold of the previous step, for selectors that use it
-    again. None if ``warm`` is None, 0, subnormal or beyond the range of float32."""
+    """Return an aim at ``warm``, the threshold of the previous step, for selectors that reuse this
+    threshold. None if ``warm`` is None, 0, subnormal or beyond the range of float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim. It grows at once if there were fewer candidates than
-    needed, or hardly more. It narrows slowly if there were clearly more, and is halved if they
-    exceeded the capacity (``found`` is None). ``margin`` is the previous margin; None at first."""
+    """Return the margin of the next aim. The margin grows at once if ``found`` candidates were
+    fewer than ``needed``, or hardly more, narrows slowly if they were clearly more, and is halved
+    if they exceeded the capacity (None). ``margin`` is the previous margin; None at first."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

@@ -52,8 +52,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Estimate the threshold that ``wanted`` entries reach by interpolation of log(count), which is
-    nearly linear in the tails of gradients. The estimate stays away from the bracket's two ends."""
+    """Return an estimate of the threshold that ``wanted`` entries reach, away from the bracket's
+    two ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -61,7 +61,7 @@ def log_count(bracket: Bracket, wanted: int) -> float:
 
 
 CANDIDATES = 16
-"""A search lists the entries that reach a threshold if they are at most this multiple of k."""
+"""Upper bound of the number of entries that a search keeps in a list, as a multiple of k."""
 
 STANDSTILLS = 2
 """A search gives up after this many passes whose count equals the count at one end of the bracket.
@@ -78,8 +78,8 @@ def is_tolerance(tolerance: object) -> bool:
 
 
 class _Counter:
-    """Counts the entries of a vector that reach a threshold. Once only slightly too many entries
-    reach a threshold, the counter keeps them as candidates, and counts only among them."""
+    """Counts the entries of a vector that reach a threshold. If these are more than wanted, but few
+    enough for a list, the counter keeps them as candidates, and later counts only among them."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
@@ -133,10 +133,10 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> Found:
-    """Find a threshold that a number of entries within the band reach, and take these entries.
+    """Return the entries that reach a threshold whose count is in the band, and this threshold.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
-    number of the dtype lies inside the bracket. Then exactly the wanted number of largest is taken
+    number of the dtype lies inside the bracket. Then the ``wanted`` largest entries are returned
     (``is_fallback``), and the threshold is the smallest of their magnitudes.
 
     first : threshold of the first count

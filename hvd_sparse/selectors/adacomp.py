@@ -62,5 +62,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length for the kind of layer, which the tensor's shape shows."""
+    """Return the paper's bin length: that of convolutions for three dimensions or more."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

@@ -15,9 +15,9 @@ class ChunkMax(DensitySelector):
     """Divide the tensor into chunks of ceil(numel / k) entries, and select the entry of largest
     magnitude in each.
 
-    k is the number of entries that the density gives. At most k entries are sent, because a chunk
-    of zeros sends nothing. If magnitudes in a chunk are equal, the first entry is selected. The
-    selector needs no search and no sort, but its entries are not the k largest of the tensor.
+    k is the number of entries that the density gives. At most k entries are sent, one for each
+    chunk that is not all zeros. If magnitudes in a chunk are equal, the first entry is selected.
+    The selector needs no search and no sort, but its entries are not the k largest of the tensor.
 
     Cost: one pass, and the allocation of a vector of zeros.
 

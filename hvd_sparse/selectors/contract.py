@@ -74,15 +74,15 @@ class Context(NamedTuple):
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the memo for the next step, for selectors whose memo is the margin of their aim.
-        ``needed`` is the number of candidates that the selector needs."""
+        """Return the memo for the next step, for selectors whose memo is the margin of their aim
+        (see ``_aim``). ``needed`` is the number of candidates that would have been enough."""
         if self.miss is not None:
             return steer(self.memo, self.miss.count, needed)
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous threshold, and the passes so far. The entries
-        are None if the threshold is ``steps`` steps old, or none or more than ``most`` reach it."""
+        """Return the entries that reach the previous threshold (None if none or more than ``most``
+        do, or if the threshold is ``steps`` steps old), and the number of passes."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -183,18 +183,18 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim for a tensor of ``numel`` entries, or None. The memory's pass then also
-        collects the entries that reach it. For ``warm`` and ``memo`` see ``Context``."""
+        """Return the aim for a tensor of ``numel`` entries, or None. With an aim, the memory's pass
+        also collects the entries that reach the aim. For ``warm`` and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the numbers of candidates that ``cut`` accepts: within the band all are selected,
-        above it the ``wanted`` largest. None if the selector has no aim, or a ``cut`` that decides
-        by more than the number of candidates."""
+        """Return the band by which ``cut`` decides: it selects all candidates if their number is in
+        the band, and the ``wanted`` largest if it is above. None if the selector has no aim, or if
+        its ``cut`` uses more than the number of candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Decide how many of the candidates ``taken``, which the memory's pass collected, are
+        """Return how many of the candidates ``taken``, which the memory's pass collected, are
         selected. Return None if the selector must search the whole vector instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
@@ -288,8 +288,8 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Take the entries that reach an estimated threshold, but at least the largest entry, and at
-    most the ``most`` largest ones. ``passes`` is the number of passes that led to the estimate."""
+    """Return the entries that reach an estimated threshold, but at least the largest entry, and at
+    most the ``most`` largest. ``passes`` is the number of passes that led to the estimate."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))

@@ -122,8 +122,8 @@ class DgcSampled(DensitySelector):
     def _sampled_threshold(
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
-        """Return the threshold from a sample of the vector; infinity if the sample is all zeros.
-        The vector has zeros in place of the candidates ``taken``."""
+        """Return a threshold estimated from a strided sample; infinity if all of the sample is 0.
+        The vector has zeros in place of the candidates ``taken``, if any."""
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
         top = max(1, math.ceil(len(range(start, accumulated.size, stride)) * self.share))
@@ -139,7 +139,7 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries, odd to cover all columns of a matrix."""
+        """Return the distance between sampled entries: odd, to cover all columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

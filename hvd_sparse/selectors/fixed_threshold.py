@@ -12,7 +12,7 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim that is above the fixed threshold, as a multiple of the most entries to be
+"""Capacity of an aim above the fixed threshold, as a multiple of the number of entries that may be
 sent."""
 
 
@@ -38,8 +38,8 @@ class FixedThreshold(Selector):
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
     that adds the gradient to the residual also collects the entries that reach the threshold. After
-    a step in which they exceeded ``max_density``, this pass collects only the entries that reach a
-    value slightly below the smallest entry sent in that step.
+    a step in which these entries exceeded ``max_density``, the pass collects only the entries that
+    reach a value slightly below the smallest entry sent in that step.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the number of
     entries is bounded by ``max_density``, and at least one entry is sent.

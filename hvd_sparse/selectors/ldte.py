@@ -14,8 +14,8 @@ from hvd_sparse.types import Memo
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
-    """Return the magnitude that a fraction count / numel of a fitted Laplace(0, b) distribution
-    exceeds.
+    """Fit a Laplace(0, b) distribution to the entries. Return the threshold t for which the fitted
+    probability P(|x| > t) is count / numel.
 
         b = mean(|x|)                  maximum likelihood, location 0
         t = b * ln(numel / count)      from P(|x| > t) = exp(-t / b)

@@ -52,8 +52,8 @@ class LdteBs(DensitySelector):
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
     that adds the gradient to the residual also collects the entries that reach a threshold slightly
     below the previous step's. If there are more than the tolerance allows, the k largest are
-    selected. In other steps, for example the first, every count is a pass over the tensor, until at
-    most 16 k entries reach a threshold; later counts read only these entries
+    selected. In other steps, for example the first, every count is a pass over the tensor, until
+    few entries, at most 16 k, reach a threshold; later counts read only these
     (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the

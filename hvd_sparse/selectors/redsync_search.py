@@ -23,7 +23,7 @@ class RedsyncSearch(DensitySelector):
 
     Parameters
     ----------
-    reuse_steps : number of steps after a search that use its threshold again
+    reuse_steps : number of steps, after a search, that use the found threshold again
     max_passes : largest number of passes; if the search has not ended by then, exact top-k selects
 
     Notes
@@ -36,8 +36,8 @@ class RedsyncSearch(DensitySelector):
 
     Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
     reach the mean, its search ends with these. A widely copied implementation raises the threshold
-    if too few entries reach it; here it is lowered. We do not know for how many steps the paper
-    uses a threshold again.
+    if too few entries reach it; here the threshold is lowered. We do not know for how many steps
+    the paper uses a threshold again.
     """
 
     reuse_steps: int = 5

@@ -62,7 +62,7 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first threshold that ``wanted`` or more entries reach, and the passes."""
+        """Return the first threshold that ``wanted`` entries reach, and the number of counts."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

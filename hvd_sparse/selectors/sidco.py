@@ -46,7 +46,7 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x with P(X > x) = probability for a gamma distribution with scale 1."""
+    """Return the x for which P(X > x) is ``probability``, for a gamma distribution with scale 1."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0
@@ -58,7 +58,7 @@ def tail_quantile(shape: float, probability: float) -> float:
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of an exponential distribution fitted to the tail."""
+    """Return the quantile at 1 - ratio of an exponential distribution fitted to the excesses."""
     return -tail.mean * math.log(ratio)
 
 
@@ -90,7 +90,7 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""The fits of the first and the later stages, for each value of ``distribution``."""
+"""For each value of ``distribution``, the fit of the first stage, and the fit of later stages."""
 
 
 @SELECTORS.register("sidco")
@@ -195,7 +195,7 @@ class Sidco(DensitySelector):
 class History(NamedTuple):
     """The number of stages of a tensor, and the results that decide its next change.
 
-    change : the last change of the number, 1 or -1
+    change : the last change of ``stages``, 1 or -1
     steps : number of steps since the number was last reviewed
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 at the last review
@@ -214,7 +214,7 @@ class History(NamedTuple):
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after a step. Every ``adapt_every`` steps, the stages are reviewed."""
+        """Return the history after a step; every ``adapt_every`` steps, the stages may change."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)

@@ -12,7 +12,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send the sign of every non-zero entry, +1 or -1, as a vote, which memory ``majority_vote``
+    """Send the sign of every non-zero entry, +1 or -1: votes, which memory ``majority_vote``
     counts.
 
     Exact zeros do not vote. Cost: one pass to write the signs.

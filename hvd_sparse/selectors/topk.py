@@ -11,7 +11,7 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 MAX_PASSES = 16
-"""Most counts of a search; if it has not ended by then, exact top-k selects."""
+"""Largest number of counts in a search. If a search has not ended by then, exact top-k selects."""
 
 
 @SELECTORS.register("topk")

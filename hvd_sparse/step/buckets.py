@@ -12,10 +12,10 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload, in bytes, at which a bucket is full; start-up costs are then negligible."""
+"""Expected payload, in bytes, of a full bucket. From there on, start-up costs are negligible."""
 
 MOST_GROUPS = 2**53
-"""Largest number of groups. Up to it, the float64 numbers in ``_equal`` are exact."""
+"""Largest number of groups, because above it the float64 numbers in ``_equal`` are not exact."""
 
 
 def one_per_tensor(
@@ -27,7 +27,7 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Merge neighbouring tensors into buckets, last to first, as backward passes reach them."""
+    """Return buckets of neighbouring tensors, from last to first, as backward passes reach them."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -44,8 +44,8 @@ def merge_small(
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets for the option ``groups``, as positions of tensors. A compressed tensor
-    that no group names has its own bucket. Raises InvalidOption for unknown names."""
+    """Return the buckets for the option ``groups``: tuples of tensors' positions. A compressed
+    tensor that no group names has its own bucket. Raises InvalidOption for unknown names."""
     groups = configuration.groups
     if groups is None and configuration.hides:
         return one_per_tensor(specs, configuration)  # each layer has its own density
@@ -75,7 +75,7 @@ def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[t
 def _equal(
     specs: Sequence[TensorSpec], configuration: Configuration, positions: list[int], groups: int
 ) -> list[tuple[int, ...]]:
-    """Divide neighbouring tensors into at most ``groups`` buckets of about equal expected bytes."""
+    """Return at most ``groups`` buckets of neighbouring tensors, of about equal expected bytes."""
     members = [specs[position] for position in reversed(positions)]
     sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
@@ -90,7 +90,7 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups, but a group's vectors cannot be joined."""
+    """Raise InvalidOption if selection is over groups, and the vectors of one cannot be joined."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

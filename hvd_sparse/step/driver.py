@@ -1,8 +1,8 @@
 """The driver runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
-``compress`` starts a bucket's exchange when all its gradients are there. The first ``decompress``
-of a step finishes all exchanges in the order of the buckets' numbers. In the order of Horovod's
-hooks, which differs between ranks, two ranks could wait for each other forever.
+``compress`` returns a ticket, the record of one gradient in one step, and starts a bucket's
+exchange when the bucket is full. The step's first ``decompress`` finishes all exchanges in the
+order of the buckets, because hooks run in another order on each rank, which could wait forever.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return a tensor's reduced gradient, flat. Any error first rolls back the step of all
-        tensors. With ``is_dropped``, no rank uses the result, and an empty array is returned."""
+        """Return a tensor's reduced gradient, flat. On any error, the step of all tensors is rolled
+        back. With ``is_dropped``, no rank uses the result, and an empty array is returned."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -150,8 +150,8 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Start the exchanges of all buckets, and then raise this rank's error about an
-        unregistered tensor. The messages report the error, and other ranks may wait for them."""
+        """Start the exchanges of all buckets, because other ranks may wait for their messages,
+        which report this rank's error about an unregistered tensor. Then raise this error."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -165,8 +165,8 @@ class Driver:
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
         """Finish the step's exchanges, because the other ranks wait for them. Then roll the step
-        back, and raise ``error``, or the error of the exchanges if they fail. ``carried`` is a
-        ticket with its reduced carrier, which is checked first."""
+        back, and raise ``error``, or the exchanges' own error if they fail. ``carried`` is a ticket
+        with its reduced carrier, which is checked first."""
         try:
             if carried is not None:
                 self.step.report(*carried)

@@ -27,8 +27,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
-    """Make one selection from the accumulated vectors of all tickets, and encode each tensor's
-    share of it. All vectors have the same dtype; the tickets have the same order on all ranks."""
+    """Make one selection from the accumulated vectors of several tensors, and encode each tensor's
+    share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks."""
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]
@@ -96,7 +96,7 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Select from the extracted entries; return None if the whole vectors must be searched."""
+    """Return a selection from the extracted entries; None if whole vectors must be searched."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:

@@ -24,7 +24,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return everything that must be equal on all ranks, JSON-serializable."""
+    """Return a JSON-serializable document of everything that must be equal on all ranks."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -40,13 +40,13 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread keeps subnormal numbers; ranks that differ compute different sums.
+    """Return whether this thread keeps subnormal numbers. Ranks that differ compute different sums.
     ``torch.set_flush_denormal`` and compilers' fast-math flags flush them to zero."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: Report, gatherer: Gatherer) -> None:
-    """Compare the documents of all ranks. Raises RankMismatch, which lists the differences."""
+    """Compare all ranks' documents. Raises RankMismatch, which lists the documents' differences."""
     text = json.dumps(document, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
     digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())

@@ -38,7 +38,7 @@ if that is larger."""
 
 
 class Pipeline:
-    """``rank`` and ``world_size`` are those of the last ``Step.meet``."""
+    """The parts of a configuration, in order. ``Step.meet`` sets ``rank`` and ``world_size``."""
 
     rank, world_size = 0, 1
 
@@ -49,15 +49,15 @@ class Pipeline:
         self.observes = configuration.telemetry is True
         """Whether telemetry measures norms and staleness; may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Without ``rollback``, NaN would spoil the only buffer, so gradients are checked first."""
+        """Whether gradients are checked first: without ``rollback``, NaN spoils the only buffer."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
         """Set the exchange, before the first step."""
         self.exchange = exchange
         self.selects_late = not exchange.settles_later and not exchange.sums_first
-        """Whether selection may wait until the bucket's message is made. The carrier is sent before
-        that, so it then lacks the flag for NaN and Inf."""
+        """Whether selection may wait until the bucket's message is made. The carrier, which is sent
+        before, then lacks the flag for NaN and Inf."""
 
     def send(
         self,
@@ -118,7 +118,7 @@ class Pipeline:
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
     def wait(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Add a gradient to its residual; ``group_selection`` selects and encodes later."""
+        """Add a gradient to its residual. ``group_selection`` later selects and encodes entries."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, ticket.aim)
 
@@ -138,7 +138,7 @@ class Pipeline:
         return Outgoing(dense=whole)
 
     def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
-        """Return an empty contribution; the carrier's flag or a missing frame reports the cause."""
+        """Return an empty contribution. The carrier's flag or a missing frame reports why."""
         spec, exchange = state.spec, self.exchange
         if not dense and not exchange.settles_later and not exchange.sums_first:
             return Outgoing()
@@ -175,9 +175,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus, entries that a pass on a device extracted and the selector
-        did not select, may be added back later, in one launch with the bucket's sums: no code reads
-        the vector before, and a failed step discards it."""
+        """Return whether the surplus may be added back later, in one launch with the bucket's sums,
+        provided that no code reads the vector before, and that a failed step discards the vector.
+        The surplus is the entries that a pass on a device extracted and the selector did not
+        select."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -187,7 +188,7 @@ class Pipeline:
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
         """Return an aim at the group's previous threshold. Return None if the tensor was last
-        selected alone, or without ``rollback``: an error could then lose the extracted entries."""
+        selected alone, or without ``rollback``, where an error could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -207,7 +208,7 @@ class Pipeline:
         vector: np.ndarray,
         selected_in: str,
     ) -> Outgoing:
-        """Encode a tensor's selected entries, and keep the others in the memory."""
+        """Encode selected entries, keep the others in the memory, and return the contribution."""
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
@@ -259,7 +260,7 @@ def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Me
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector, and its entries that were extracted but not selected; None if there are
+    """Return the vector and its entries that were extracted but not selected, or None if there are
     none."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
@@ -270,8 +271,8 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Select from the entries that the pass extracted if they suffice, otherwise from the whole
-    vector. Unselected entries are added back, unless ``holds``: then the caller adds them later."""
+    """Return a selection from the entries that the pass extracted if these suffice, or from the
+    whole vector. Unselected entries are added back, by the caller if ``holds`` is True."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -369,7 +370,7 @@ def _squared(x: np.ndarray) -> float:
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
     """Return a selector's random generator for one step of a tensor. If ``rank`` is None, all ranks
-    get the same generator. Its numbers do not depend on the order of hooks."""
+    get the same generator. The numbers do not depend on the order of hooks."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so numbers overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]

@@ -1,4 +1,4 @@
-"""The receiving half of a step: the sum of all contributions, and the result of the step."""
+"""The receiving half of a step, which sums all ranks' contributions and returns the results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
-"""Sums with a larger factor are checked for overflow; Horovod's default factors are at most 1."""
+"""Sums with a larger factor are checked for overflow. Horovod's default factors are at most 1."""
 
 Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
@@ -66,7 +66,7 @@ class Receiver:
                     self.pipeline.settle(ticket, arrival)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the content of the reduced carrier; raises as ``CarrierLayout.read`` does."""
+        """Return the reduced carrier's content. Raises the errors of ``CarrierLayout.read``."""
         # Kept, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -136,8 +136,8 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum to its result array. Return an upper bound of its magnitudes; None,
-        on all ranks, if it overflows. Horovod has multiplied the carriers' sum by ``factor``."""
+        """Write a tensor's sum, and return an upper bound of the sum's magnitudes, or None, on all
+        ranks, if the sum overflows. Horovod has multiplied the carriers' sum by ``factor``."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -171,8 +171,8 @@ class Receiver:
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
-        bounds of their magnitudes, by position. ``_sum`` writes the other sums: those with another
-        factor, those that may overflow, and those of traced tensors on the host."""
+        bounds of their magnitudes, by position. ``_sum`` writes all other sums: those that have
+        another factor, may overflow, or belong to traced tensors on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -205,8 +205,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced uncompressed; the same on
-        all ranks. It is checked for NaN and Inf, because no carrier reports them."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed. All ranks
+        return the same, and check it for NaN and Inf, because no carrier reports these."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:
@@ -227,8 +227,8 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Apply the memory's ``finish``, then the loss scale. If the result, the same on all ranks,
-        has NaN or Inf, the step has no effect. ``most`` bounds the magnitudes in ``reduced``."""
+        """Return the gradient after the memory's ``finish`` and the loss scale. If it has NaN or
+        Inf, as on all ranks, the step has no effect. ``most`` bounds ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes and ticket.state is not None:
@@ -283,7 +283,7 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
-    """Write one sum, and return an upper bound of its magnitudes, infinite if unknown. Raises
+    """Write one sum, and return an upper bound of the sum's magnitudes, infinite if unknown. Raises
     CorruptPayload if a payload is not for this tensor. If the sum overflows, all ranks raise
     NonFiniteGradient and leave ``out`` unchanged."""
     spec, codec, parts, out, factor = given
@@ -297,7 +297,7 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
     """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
-    of magnitudes; None for sums that are not written, because they are corrupt or may overflow."""
+    of magnitudes; None for sums that are not written, for corrupt frames or possible overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -358,9 +358,9 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor. Return them with indices in the whole tensor, and an upper
-    bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the sum
-    may overflow. Raises CorruptPayload if a part is not for this tensor."""
+    """Decode the parts of a tensor. Return selections with indices in the whole tensor, and an
+    upper bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the
+    sum may overflow. Raises CorruptPayload if a part is not for this tensor."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

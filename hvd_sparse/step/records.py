@@ -1,4 +1,4 @@
-"""Records of one step: one for each bucket, and one for each gradient, its ticket."""
+"""Records of one step: a ``BucketRun`` for each bucket, and a ticket for each gradient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ on a dense step), the number of entries whose residual this rank keeps, and a de
 
 
 class Late(Protocol):
-    """A flat gradient that is being copied to the host; ``array`` waits for the copy."""
+    """A flat gradient that is being copied to the host. ``array`` waits, and returns the copy."""
 
     def array(self) -> np.ndarray: ...
 
@@ -42,8 +42,8 @@ class Devices(Protocol):
         with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one for each tensor. Values that they read from the device are
-        copied together, because each copy costs a wait."""
+        """Run independent functions, one for each tensor. The values that these read from the
+        device are copied together, because each copy costs a wait."""
 
 
 @dataclass(eq=False)
@@ -105,8 +105,7 @@ class StepRun:
 class Ticket:
     """One gradient in one step. ``compress`` returns it, and ``decompress`` takes it. This base
     class is for gradients of unregistered tensors, which have no ``position``, and for gradients
-    that Horovod reduces uncompressed (``has_carrier`` is then false). ``extra`` is for the
-    frontend."""
+    that Horovod reduces uncompressed (``has_carrier`` is then false). Frontends use ``extra``."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -173,7 +172,7 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Merge the tickets' buckets into one. Unregistered tensors contribute only their errors."""
+    """Return one bucket, merged from the tickets' buckets. Unregistered tensors add only errors."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

@@ -26,7 +26,7 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""Columns of the row of a recorded pass: ``move``, the vectors, and the numbers."""
+"""Columns of a recorded pass's row: its ``move``, its vectors, and its numbers."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
@@ -35,8 +35,8 @@ SPARE_BYTES = 24
 
 
 class NotedPasses:
-    """The engine's kernels, except that passes with an aim do not run, but are recorded for
-    ``OutgoingRows.send``."""
+    """The engine's kernels, except that passes with an aim do not run. They are recorded in
+    ``noted`` for ``OutgoingRows.send``."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -74,7 +74,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a row for a tensor if the call supports its parts; otherwise leave the tensor out."""
+        """Add a row for a tensor if the call supports the tensor's parts; otherwise add nothing."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -114,7 +114,7 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Run the call on all rows; the pipeline finishes rows whose selection needs a search."""
+        """Run the call on all rows. The pipeline finishes rows whose selection needs a search."""
         if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable

@@ -12,14 +12,14 @@ from hvd_sparse.types import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 MEASURED = ("kept", "accumulated", "waited", "entries_measured")
-"""Names of the sums of ``Outgoing.observed`` and ``.entries``, over steps with telemetry."""
+"""Names of the sums of ``Outgoing.observed`` and ``.entries``, over the steps with telemetry."""
 BYTES = "frame_bytes"
 """Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
 if the exchange encodes the entries."""
 
 
 class Counts(dict[str, float]):
-    """Counters of a tensor, or of all tensors; 0 for names without a count."""
+    """Counters of a tensor, or of all tensors, by name. Names without a count have 0."""
 
     def __missing__(self, name: str) -> float:
         return 0
@@ -27,7 +27,7 @@ class Counts(dict[str, float]):
 
 class Stats:
     """Counters of one compressor on one rank. Failed steps count for bytes of collectives, but not
-    for tensors. ``completed`` lists steps not counted yet: counting them together is faster."""
+    for tensors. ``completed`` lists steps not counted yet; counting many at once is faster."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
@@ -115,8 +115,8 @@ class Stats:
             top-k's contraction, and its square, which is GaussianK's estimate of top-k's
             contraction for bell-shaped distributions
         staleness : mean number of steps since a sent entry was last sent; 1 if every step sends all
-            entries. Estimated from an eighth of a tensor's entries if a step sends 512 or more.
-            None where ``contraction`` is None
+            entries. Estimated from an eighth of a long tensor's entries if the first step sends 512
+            or more. None where ``contraction`` is None
         tensors : for each tensor, its own counters
         """
         tensors = self.tensors

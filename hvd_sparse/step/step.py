@@ -1,8 +1,8 @@
 """The step: the tensors and buckets of a compressor, and the half of a step that sends.
 
 ``step.receiver`` has the half that receives. Neither calls a collective; ``step.driver`` and the
-TensorFlow frontend do. If this rank fails, ``compress`` does not raise, or other ranks would wait
-forever. The carrier's flag and the bucket's message report the failure, and all ranks raise.
+TensorFlow frontend do. If this rank fails, ``compress`` does not raise, because other ranks would
+wait forever. The carrier's flag and the bucket's message report the failure, and all ranks raise.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin an uncompressed tensor's step. A memory with ``finishes`` still applies to it,
-        unless the program gave its optimizer, which updates such tensors by itself."""
+        """Begin an uncompressed tensor's step, and return a ticket. A memory with ``finishes``
+        applies, unless the program gave its optimizer, which then updates the tensor by itself."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -169,8 +169,8 @@ class Step(Receiver):
         late: Late | None = None,
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
-        """Compress a gradient. Return the flat array for Horovod to reduce, and the ticket. The
-        array is the carrier; on a dense step the accumulated vector follows it.
+        """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket for
+        ``result``. The array is the carrier; on a dense step the accumulated vector follows.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : loss scale, by which the gradient is multiplied; the same on all ranks
@@ -255,8 +255,8 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf by the carrier's flag. Report a failure instead if ``on_nonfinite``
-        is "raise", or if only gradient + residual overflowed."""
+        """Report NaN or Inf by the carrier's flag, or as a failure if ``on_nonfinite`` is "raise"
+        or if only gradient + residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -268,8 +268,8 @@ class Step(Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports an error about a gradient of an unregistered tensor, and
-        the gradient's ticket."""
+        """Return a carrier that reports an error about an unregistered tensor's gradient, and a
+        ticket."""
         layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
         # Without a position, because the step must not count it among its tensors.
         run = self.transactions.open_run(None)
@@ -316,7 +316,7 @@ class Step(Receiver):
 
     def begin_passes(self, bucket: BucketRun) -> None:
         """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
-        are not raised here: if a pass was not launched, reading its result raises."""
+        are not raised here, because reading the result of a pass that was not launched raises."""
         devices = self.transactions.devices
         if devices is None:
             return

@@ -12,9 +12,9 @@ from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
 MANY = 512
-"""If a step sends at least this many entries, staleness is estimated from a part of the tensor."""
+"""If a tensor's first recorded step sends this many entries, staleness is estimated from a part."""
 BLOCK, EVERY = 64, 8
-"""The part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
+"""This part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
 
 
 class TensorState:
@@ -54,7 +54,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return the summed staleness, in steps, of the entries sent in this step."""
+        """Return the sum of the staleness, in steps, of the entries sent in this step."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -65,7 +65,7 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo from which the selector starts; both None after a selection over a
+        """The threshold and memo from which the selector starts; None after a selection over a
         group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
@@ -116,9 +116,9 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, for the staleness; at first, ``step`` for all. If
-    the first recorded step sends many entries (``leaving``), only one block in ``EVERY`` is
-    recorded, because random reads from uncached memory are slow."""
+    """The last step in which each entry was sent, from which staleness follows; at first ``step``.
+    If the first recorded step sends many entries (``leaving``) of a long tensor, one block in
+    ``EVERY`` is recorded, because random reads from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -134,7 +134,7 @@ class Departures:
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Undo the record of a step that is rolled back, if it is the last record."""
+        """Undo the record of ``step``, which is rolled back, if this is the last record."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before
@@ -151,7 +151,7 @@ class Departures:
         return round(self._mean * indices.size)
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
-        """Return the positions in ``_left_at`` of those entries that are recorded."""
+        """Return the positions in ``_left_at``, intp, of those entries that are recorded."""
         if self._is_sampled:
             watched = indices[indices & (BLOCK * (EVERY - 1)) == 0]
             indices = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK

@@ -35,7 +35,7 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the current step, or a new one if it is closed or already has the tensor."""
+        """Return the current step, or a new one if that is closed or already has the tensor."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -46,7 +46,7 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Settle a tensor's last step, and begin a new one. The caller holds the lock."""
+        """Settle a tensor's last step. Return a new step and the state. The caller has the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -85,7 +85,7 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf, so that it is rolled back when the next step begins."""
+        """Mark a step that had NaN or Inf. It is rolled back when the next step begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -93,8 +93,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when its next one begins, and subtract it
-        from the counters. Return False if the step is not completed, or is already settled."""
+        """Mark a tensor's last step to be rolled back when the next one begins, and subtract that
+        step from the counters. Return False if the step is not completed, or is already settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -169,7 +169,7 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after the last of its steps in which all tensors were completed;
+        """Return a tensor's state after the last of its steps whose tensors were all completed;
         None before its first step. If ``is_open``, the newest step does not count, because it may
         still be taken back."""
         with self.lock:

@@ -1,4 +1,4 @@
-"""Carrier: the tiny tensor that ``compress`` returns, and Horovod allreduces for the gradient.
+"""Carrier: the tiny tensor that ``compress`` returns, and Horovod reduces instead of the gradient.
 
 Each rank writes these entries; their sum over the ranks proves that all agree (docs/adr/0001):
 
@@ -40,7 +40,7 @@ SHARED = 4
 """Number of entries at the start of a carrier that are not scaled down."""
 
 FLAGS = 2
-"""Number of entries at the end of a carrier: failures, and NaN or Inf."""
+"""Number of flags at the end of a carrier: one for a failure, and one for NaN or Inf."""
 
 
 @lru_cache(maxsize=64)
@@ -118,7 +118,7 @@ class CarrierLayout:
         replica: int = 0,
         is_finite: bool = True,
     ) -> np.ndarray:
-        """Return this rank's carrier, [size].
+        """Return this rank's carrier, [size] of ``dtype``.
 
         checksum : checksum of configuration, tensor and step; the lowest ``CHECKSUM_BITS`` bits are
             sent
@@ -226,7 +226,7 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the carrier layout for gradients of ``dtype``: float64 for float64, else float32."""
+    """Return the layout of carriers, which are float64 for float64 gradients, otherwise float32."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

@@ -124,8 +124,8 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the length in bytes of the frame at an offset of a buffer. The checksum is not
-    compared. Raises CorruptPayload if the frame is truncated, or is not a frame."""
+    """Return the length in bytes of the frame at an offset of a buffer, without checking the
+    checksum. Raises CorruptPayload if the frame is truncated, or is not a frame."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])
@@ -137,8 +137,8 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if it is truncated or not a
-    frame, or, with ``has_checksum``, if the checksum shows that it was altered."""
+    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are no frame or
+    a part of one, or, with ``has_checksum``, if the checksum does not match."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
@@ -184,7 +184,7 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the frame that fills a buffer. Raises CorruptPayload unless this codec wrote it."""
+    """Return the frame that fills a buffer. Raises CorruptPayload unless ``codec`` wrote it."""
     # The checksum is right, so a wrong codec number means another codec, not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
@@ -247,9 +247,9 @@ def decode_for(
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:
-    """Decode a frame of the tensor ``key``. Raises CorruptPayload unless it is valid and for a
-    tensor of ``numel`` entries of this dtype. The header is checked before the codec decodes,
-    because a corrupt frame of few bytes may claim to have 2**32 entries."""
+    """Return the selection in a frame of the tensor ``key``. Raises CorruptPayload unless the frame
+    is valid, and for ``numel`` entries of this dtype. The header is checked before the codec
+    decodes, because a corrupt frame of few bytes may claim to have 2**32 entries."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)

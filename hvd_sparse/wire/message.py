@@ -43,7 +43,7 @@ OVERHEAD_BYTES = _HEAD.size + _CRC.size
 ENTRIES, ERROR = 0, 1
 ERROR_TEXT_LIMIT = 4096
 WITHOUT_FRAME = 2**31
-"""Added to the position of a member that has no frame in this message."""
+"""Number added to the position of a member that has no frame in this message."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many entries of a tensor a rank may send, at least 1, so that the messages of all
-    ranks together are expected to have at most ``gathered_bytes`` bytes."""
+    """Return how many entries of a tensor a rank may send, at least 1, for which all ranks'
+    messages together are expected to have at most ``gathered_bytes`` bytes."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     # A body grows with its number of entries.
     counts = range(1, numel + 1)
@@ -131,8 +131,8 @@ def _write(
 
 
 def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
-    """Return the messages in a collective's result, which has those of the ranks ``senders``, in
-    this order. Raises CorruptPayload if a message is truncated, altered or from another rank."""
+    """Return the messages in a collective's result, one from each rank in ``senders``, in this
+    order. Raises CorruptPayload if a message is truncated, altered or from another rank."""
     messages = []
     offset = 0
     # A message of another rank at this place was delivered wrongly.

@@ -1,4 +1,4 @@
-"""Padding of the arrays in allgathers, so that their lengths stay the same from step to step.
+"""Padding of the arrays in allgathers to a room, a length that seldom changes between steps.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
@@ -30,13 +30,13 @@ HEAD = struct.Struct("<QQ")
 GRAIN = 64
 """The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room is longer than the longest block by one part in this many, as lengths vary a little."""
+"""A room is longer than the longest block by one part in this many, because lengths vary."""
 LARGE = 2
-"""A room is too large if it is more than this many times as long as the longest block."""
+"""A room is too large if it has more than this many times the length of the longest block."""
 PATIENCE = 8
-"""A room that was too large in this many collectives in a row is shortened."""
+"""A room is shortened after it was too large in this many consecutive collectives."""
 MOST_PADDED = 32_768
-"""Rooms above this many bytes are not used: sending the padding would cost more than it saves."""
+"""Rooms above this many bytes are not used, because padding would cost more than it saves."""
 
 
 class Room:
@@ -97,7 +97,7 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 def unpadded(
     joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
 ) -> np.ndarray:
-    """Return the contents of the blocks in a collective's result, concatenated, in the dtype of
+    """Return the concatenated contents of the blocks in a collective's result, in the dtype of
     ``array``. Raises CorruptPayload if a block is truncated or altered.
 
     array : the content of this rank's block
@@ -121,8 +121,8 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange, and replace the arrays of its allgathers by padded blocks. ``bucket`` is
-        the number of its bucket, the same on every rank and in every step."""
+        """Run an exchange with padded blocks in place of the arrays of allgathers, and return its
+        result. ``bucket`` is the bucket's number, the same on every rank and in every step."""
         phase, received = 0, None
         while True:
             try:

@@ -22,8 +22,8 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum, operands
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""A list of up to this many times the wanted entries is trimmed. If it would be longer, the vector
-is searched instead."""
+"""A list is trimmed if it has at most this many times the wanted entries, or a 64th of the vector's
+entries. If it would be longer, the vector is searched instead."""
 
 ENTRIES_PER_THREAD = 1 << 17
 """Number of entries of a vector for which one more thread saves time."""

@@ -20,7 +20,7 @@ SPARE = WORD_BITS
 """Extra room in ``_unpack_unary``'s array of positions, which is written in groups of four."""
 
 BYTES_OF_GAP = 6
-"""Upper bound of a gap's code in bytes: planes of 31 bits, thirds of 2, a unary part of about 3."""
+"""Upper bound of a gap's code in bytes: 31 bits of planes, 2 of thirds, about 3 of unary code."""
 
 _modulus_of = njit(modulus_of)
 

@@ -1,5 +1,5 @@
-"""Compiled kernels on lists of entries: take the largest, trim, add and clear. The loops that
-select keep about half of the entries, which no processor can predict, so they have no branch."""
+"""Compiled kernels on lists of entries: take the largest, trim, add and clear. Loops that select
+keep about half of the entries in no predictable pattern, so they have no branch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 def _cut(x, count):  # type: ignore[no-untyped-def]
     """Return the bit pattern of the count-th largest magnitude, and how many of the ``count``
     largest entries have exactly this magnitude; (0, 0) if there are fewer than ``count`` non-zeros.
-    A histogram shows the bin of the count-th largest; it is divided until it has one pattern."""
+    A histogram shows the bin of this magnitude; the bin is divided until it has one pattern."""
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
     missing = np.int64(count)

@@ -48,7 +48,7 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)])
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether it ascends
+    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether these ascend
     strictly. The counts must add up to the number of positions."""
     start = 0
     for block in range(counts.size):

@@ -105,7 +105,7 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude, clipped to the magnitudes' range, because it is rounded."""
+    """Return the mean magnitude, clipped to the magnitudes' range, because the mean is rounded."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -116,7 +116,7 @@ def _mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
-    """Write a body of ``sign_mean`` for one or more values of one magnitude; return its length."""
+    """Write a ``sign_mean`` body for one or more values of one magnitude. Return its byte count."""
     at, scale = values.itemsize, np.empty(1, values.dtype)
     scale[0] = abs(values[0])
     body[:at] = scale.view(np.uint8)
@@ -131,7 +131,7 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body of ``_write_signs``. Return whether it is valid for ``indices.size`` entries."""
+    """Read a body of ``_write_signs``. Return whether it has ``indices.size`` valid entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):

@@ -152,8 +152,8 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 def unpacked(
     fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int
 ) -> tuple[int, Selection | None, list[float]]:
-    """Return the number of selected entries, the entries, or None if they are more than
-    ``capacity``, and the ``also`` scalars that were packed with them."""
+    """Undo ``packed``: return the number of selected entries; the entries, or None if there are
+    more than ``capacity``; and the ``also`` scalars."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)

@@ -185,7 +185,7 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
     """Return one tensor of all pieces, which are int32, and the places of the pieces in it. Every
-    place starts at a multiple of 8 bytes, so that it can be viewed as 8-byte numbers."""
+    place starts at a multiple of 8 bytes, so that a piece can be viewed as 8-byte numbers."""
     padded = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
     starts = accumulate((each.numel() for each in padded), initial=0)
     places = [slice(start, start + each.numel()) for start, each in zip(starts, pieces)]

@@ -33,13 +33,13 @@ number of programs."""
 CHUNK = 1024
 """Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""No fused multiply-add, and no loads moved before a store on which they may depend."""
+"""Triton must not fuse multiply-adds, nor move loads before stores on which they may depend."""
 
 
 HEAD = 5
-"""How many numbers are computed for each tensor: the count of entries that reached the aim's
-threshold, the count of entries that are not finite, and for moments the sum of magnitudes, the
-largest finite magnitude and the count of non-zeros."""
+"""Number of float64 results for each tensor: the count of entries that reached the aim's threshold,
+the count of entries that are not finite, and for moments the sum of magnitudes, the largest finite
+magnitude and the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
 MOMENTS = "moments"
@@ -62,7 +62,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes, of one dtype and device and not all empty, in three launches."""
+    """Run passes of one dtype and device, not all empty, in three launches; return the results."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -105,7 +105,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums, not all empty, and the surplus, all of one dtype and device, in one launch."""
+    """Write sums, not all empty, and put surplus back, of one dtype and device, in one launch."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -165,7 +165,7 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return copies on the device, flat, of signed type and padded, which come by one copy."""
+    """Return flat, padded copies on the device, of signed dtypes, made by one transfer."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):

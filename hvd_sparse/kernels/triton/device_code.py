@@ -107,7 +107,7 @@ def order_taken(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Copy the entries that a program took to their places in the ordered list; if the list is too
-    short for the tensor's entries, write them back into the vector instead."""
+    short for the tensor's entries, write the entries back into the vector."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
