@@ -12,8 +12,8 @@ from hvd_sparse.errors import InvalidOption
 
 
 def check_density(density: float, where: str = "density") -> float:
-    """Return the density as a float. Raises InvalidOption unless it is a number in (0, 1]; the
-    message calls the option ``where``."""
+    """Return the density as a float. Raises InvalidOption unless it is a number in (0, 1].
+    ``where`` is the option's name in the error message."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
             f"{where} is {density!r}: give the fraction of entries to send, a number in (0, 1]; "

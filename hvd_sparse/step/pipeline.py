@@ -38,7 +38,8 @@ if that is larger."""
 
 
 class Pipeline:
-    """The parts of a configuration, in order. ``Step.meet`` sets ``rank`` and ``world_size``."""
+    """Runs the parts of a configuration on a tensor, in the order that the module's docstring
+    gives. ``Step.meet`` sets ``rank`` and ``world_size``."""
 
     rank, world_size = 0, 1
 

@@ -283,9 +283,9 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
-    """Write one sum, and return an upper bound of the sum's magnitudes, infinite if unknown. Raises
-    CorruptPayload if a payload is not for this tensor. If the sum overflows, all ranks raise
-    NonFiniteGradient and leave ``out`` unchanged."""
+    """Write the sum that ``given`` requests to its array, and return an upper bound of the sum's
+    magnitudes, infinite if unknown. Raises CorruptPayload if a payload is not for this tensor. If
+    the sum overflows, all ranks raise NonFiniteGradient and leave the array unchanged."""
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf

@@ -88,7 +88,7 @@ class SealedBucket:
 class GraphFunctions:
     """The functions of one compressor, which TensorFlow may call in any thread. A bucket is a
     tensor or one of Horovod's groups. ``tokens`` maps the ``variables.runtime_token`` of each
-    variable to its position."""
+    variable to the variable's position among the compressor's variables."""
 
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step = owner.step

@@ -89,8 +89,9 @@ class TorchCompressor(ParameterCompressor):
     ) -> None:
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
-        self.is_called_alone = hvd.size() > 1  # also with a process set of one rank
         place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
+        # Horovod looks at the size of the world, not at that of the process set.
+        self.is_called_alone = world_size == 1 and hvd.size() > 1
         named = check_named(named_parameters)
         super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
@@ -342,7 +343,8 @@ class TorchCompressor(ParameterCompressor):
         """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
         rank, or outside of the process set, Horovod calls no compressor, and the optimizer is
         unchanged."""
-        if not self.process_set.included() or (hvd.size() == 1 and not is_elastic()):
+        is_alone = self.process_set.size() == 1 and not self.is_called_alone
+        if not self.process_set.included() or (is_alone and not is_elastic()):
             bound = self.configuration.clip_grad_norm
             if bound is not None:
                 self._clips_alone = clip_alone(self._parameters, bound)

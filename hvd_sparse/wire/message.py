@@ -74,8 +74,9 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many entries of a tensor a rank may send, at least 1, for which all ranks'
-    messages together are expected to have at most ``gathered_bytes`` bytes."""
+    """Return how many entries of a tensor a rank may send, at least 1. This is the largest number
+    with which the messages of all ranks together are expected to have at most ``gathered_bytes``
+    bytes."""
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     # A body grows with its number of entries.
     counts = range(1, numel + 1)

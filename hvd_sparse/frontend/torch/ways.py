@@ -79,7 +79,8 @@ def ways_of(
 
 
 def staying(kind: str) -> list[str]:
-    """Return the ids of the parts of a kind that, by default, let gradients stay on a device."""
+    """Return the ids of those parts of one kind (an entry of ``KINDS``) that let gradients stay on
+    their device if the part has its default options."""
     ids = []
     for id in PARTS[kind]:
         declared = PARTS[kind].get(id).needs_host
