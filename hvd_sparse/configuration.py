@@ -361,9 +361,9 @@ class Configuration:
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges from which "auto" chooses: all that work with these parts and on
-        these ranks, with their default options, and drop no entries. ``shared_index`` sends one
-        rank's indices, so it is included only if all ranks select the same ones."""
+        """Return the exchanges from which "auto" chooses, with their default options: those that
+        fit these parts and ranks and drop no entries. ``shared_index`` sends one rank's indices, so
+        it is included only if all ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # An exchange that sums first sends less only if ranks share a node. It stores parts of the

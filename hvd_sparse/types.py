@@ -126,7 +126,8 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """``rate / reference``; at most 1 if the reference is the first rate."""
+        """The learning rate as a multiple of ``reference``, at most 1 if ``reference`` is the first
+        rate. If ``reference`` is 0: 1 if the rate is above 0, otherwise 0."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

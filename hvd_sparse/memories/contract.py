@@ -61,7 +61,8 @@ class MemoryState:
         ----------
         gradient : float32 or float64 [numel], read-only
         world_size : number of ranks over which the gradient will be summed
-        aim : if given, the same pass takes the entries that reach this aim out of the vector
+        aim : if given, the same pass lists the entries that reach the aim's threshold, and replaces
+            them by 0 in the vector; if there are more than the aim's capacity, it takes none
         """
         raise NotImplementedError
 

@@ -37,7 +37,8 @@ ROUNDING = 1e-6
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
-    """Let the residual smooth gradients as momentum would, and scale the sum as SGD would.
+    """Use the delay of the residual in place of a part of the momentum, and scale the ranks' sum so
+    that each gradient has the total effect that it has in SGD. v is the residual, u the velocity.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -66,11 +67,11 @@ class MomentumFeedback(MomentumMemory):
     If the density changes, v and u are rescaled to the new m, so that the total update that is
     still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
     u, so that a dense step does not apply the whole residual at once. A run with only dense steps
-    is SGD with momentum. An entry moves the parameter by the learning rate and the momentum of the
-    step in which it is sent.
+    is SGD with momentum. The learning rate and the momentum of the step in which an entry is sent
+    apply to the whole entry, also to the part accumulated in earlier steps.
 
-    If this memory is named, instead of used through ``optimizer=``, the program's optimizer must
-    not apply momentum.
+    With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
+    apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
     them is kept twice. Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``;

@@ -347,9 +347,10 @@ class Methods(Builder):
 
         The authors' code runs the first steps dense, as ``variant="paper"`` does.
 
-        These parts of the paper are left out: regions with equal numbers of the ranks' local
-        selections, which an allreduce finds (here regions follow the applied entries), and
-        balancing before the last collective (here each rank sends a bounded number of entries).
+        Two parts of the paper are left out. In the paper, an allreduce finds regions with equally
+        many locally selected entries; here regions have equally many of the entries that were
+        applied last. The paper balances the entries between ranks before the last collective; here
+        each rank sends a bounded number.
 
         Parameters
         ----------

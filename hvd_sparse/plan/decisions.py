@@ -38,10 +38,10 @@ class GroupPlan:
         groupings: "none" (one tensor per message), "all" (one message), "default" (the groups that
         were measured) and "planned". A constant is added to all four, so that "default" equals the
         measured time. If several optimizers step separately, their predicted times are added
-    wire : seconds of a message, as a line in the bytes that a rank receives
-    work : seconds of selecting and encoding, as a line in the number of entries of a tensor, or of
-        a whole group with ``select_over="group"``
-    decode : seconds of decoding, as a line in the number of entries of a tensor
+    wire : seconds of a message, as a linear function of the bytes that a rank receives
+    work : seconds of selecting and encoding, as a linear function of the number of entries of a
+        tensor, or of a whole group with ``select_over="group"``
+    decode : seconds of decoding, as a linear function of the number of entries of a tensor
     """
 
     label: ClassVar[str] = "plan"

@@ -98,7 +98,8 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether ``slowest_s``, the slowest rank's median, has changed by ``FACTOR``."""
+        """Return whether the slowest rank's median step time, ``slowest_s``, differs from that of
+        the first window by more than ``FACTOR``."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None

@@ -124,8 +124,8 @@ class Selector:
         ranks select the same entries
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
-    asks_kernels : ``find`` reads the vector only through kernels, so that they can read a list of
-        its largest entries instead (``kernels.listed``)
+    asks_kernels : ``find`` never reads the vector itself; it only calls kernels. The step can then
+        give it kernels that answer from a list of the vector's largest entries (``kernels.listed``)
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the selector; empty if the copy is not needed
     """
@@ -152,7 +152,7 @@ class Selector:
         kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """Return the entries to send of a tensor that has had no step yet.
+        """Return the entries to send, as in a tensor's first step, without an earlier threshold.
 
         Parameters
         ----------

@@ -44,9 +44,9 @@ class DgcSampled(DensitySelector):
     sample is not read. Otherwise the cost is reading the sample and, if too few entries were
     collected, one pass per round.
 
-    Paper: lin2018dgc.  Departs: if more than k entries reach the threshold, the authors' code sends
-    those with the lowest indices, so that the ends of tensors are seldom sent. Here the largest
-    entries are sent.
+    Paper: lin2018dgc.  Departs: if between k and high * k entries reach the threshold, the authors'
+    code sends only the k with the lowest indices, so that the ends of tensors are seldom sent. Here
+    all of them are sent.
     """
 
     sample_density: float = 0.01

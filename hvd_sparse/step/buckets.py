@@ -90,7 +90,8 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups, and the vectors of one cannot be joined."""
+    """Raise InvalidOption if ``select_over`` is "group" and the tensors of a bucket cannot be
+    joined to one vector."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

@@ -116,9 +116,10 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, from which staleness follows; at first ``step``.
-    If the first recorded step sends many entries (``leaving``) of a long tensor, one block in
-    ``EVERY`` is recorded, because random reads from uncached memory are slow."""
+    """For each entry, the step in which it was last sent, or ``step`` if it has not been sent since
+    recording began. Staleness is computed from it. If the first recorded step sends many entries
+    (``leaving``) of a long tensor, one block in ``EVERY`` is recorded, because random reads from
+    uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY

@@ -197,7 +197,7 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
     all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients themselves,
-    and no Python code runs."""
+    and Python code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()

@@ -281,7 +281,8 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Check whether the last result was applied to the variable; warn if several were not."""
+        """Compare the variable's change with the last result. Warn after ``ENOUGH`` results that
+        were not applied, or that were changed before they were applied."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

@@ -296,7 +296,8 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor that other ranks wait for; its carrier reports this rank's failure."""
+        """Return a tensor for Horovod to reduce although this rank failed, so that the other ranks
+        do not wait: a carrier that reports the failure, or the gradient if that is sent dense."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None

@@ -2,9 +2,9 @@
 
 Horovod's own wait has no time limit. If the oldest pending tensor of this rank waits for its result
 longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports which
-ranks have not submitted which tensors, and ends the process; the launcher then ends the others. A
-wait of this package raises ``ExchangeTimeout`` before that. Only the seconds in which this process
-ran are counted.
+ranks have not submitted which tensors, and ends the process; the launcher then ends the others. If
+this package itself is waiting, its wait first raises ``ExchangeTimeout``, and the program has
+``GRACE_S`` seconds to handle it. Only the seconds in which this process ran are counted.
 
 When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
 may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.

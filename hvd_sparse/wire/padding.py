@@ -36,7 +36,8 @@ LARGE = 2
 PATIENCE = 8
 """A room is shortened after it was too large in this many consecutive collectives."""
 MOST_PADDED = 32_768
-"""Rooms above this many bytes are not used, because padding would cost more than it saves."""
+"""Rooms above this many bytes are not used for messages in the host's memory, because padding would
+cost more than it saves."""
 
 
 class Room:
@@ -47,7 +48,8 @@ class Room:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the length after a collective, with the ``longest`` block's unpadded length."""
+        """Adapt the length after a collective whose longest block has ``longest`` bytes without
+        padding."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:

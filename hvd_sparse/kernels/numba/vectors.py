@@ -226,8 +226,8 @@ class Call:
     def spans(
         self, start: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
-        """Yield vectors, start and stop of two loops that together cover [start, stop): the first
-        loop reads whole SIMD vectors, the second the rest, entry by entry."""
+        """Yield, for each of two loops that together cover [start, stop), its ``Vectors`` and its
+        bounds. The first loop reads whole SIMD vectors, the second the rest, entry by entry."""
         lanes = ir.Constant(WORD, self.vectors.lanes)
         rest = self.builder.srem(self.builder.sub(stop, start), lanes)
         whole = self.builder.sub(stop, rest)
