@@ -15,7 +15,8 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send 2 * index + (1 if negative) for every entry, in 32 bits, and the smallest magnitude.
+    """Send 2 * index for every entry, plus 1 if it is negative, in 32 bits; and the smallest
+    magnitude.
 
         body: float32 or float64 magnitude; uint32 words [count]
 

@@ -36,9 +36,10 @@ class Exchange:
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
         which entries are removed from a rank's residual
-    sums_first : gradients are summed before the selection; the rank with a sum keeps its residual
-    shares_indices : all ranks send values at the same indices, which an allreduce sums, without a
-        codec
+    sums_first : gradients are summed before the selection; the rank that adds up a part of a tensor
+        keeps the residual of this part
+    shares_indices : all ranks send values at the same indices; an allreduce sums these values,
+        without a codec
     sums_again : the exchange encodes sums of entries, so the codec must accept any values
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node

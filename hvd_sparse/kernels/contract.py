@@ -4,7 +4,8 @@
 follow these rules, so that they give equal results:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
-* Of equal magnitudes, the lower index is taken first. Indices are uint32, ascending and unique.
+* A kernel that takes entries returns their indices and values. Of equal magnitudes, the lower index
+  is taken first. Indices are uint32, ascending and unique.
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
@@ -65,7 +66,8 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """The entries to take in the pass that adds the gradient to the residual.
+    """The entries to take in the pass that adds the gradient to the residual, and to replace there
+    by 0.
 
     threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
@@ -330,15 +332,17 @@ class Kernels(Packers):
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """For each row, add a tensor's gradient to its residual, take entries and encode them as a
-        frame. Stop at the first row that is left to ``step.pipeline``. Return that row's number
-        (the number of rows if none is left), and the indices and values taken from its vector.
+        frame. Stop at the first row that this kernel must leave to ``step.pipeline``. Return that
+        row's number (the number of rows if none is left), and the indices and values taken from its
+        vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
-            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        lists : uint8, as long as ``frames``. The entries are also written here, as other ranks
+            decode them, at the places that they would have in a plain frame. If ``body`` is plain,
+            ``lists`` is the array ``frames`` itself
         body : format of the frames' bodies, ``kernels.rows.PLAIN`` or ``SIGNS``
         """
         raise NotImplementedError

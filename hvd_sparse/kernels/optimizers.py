@@ -109,7 +109,7 @@ def operands(
 class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, which makes a matrix's singular values nearly equal.
 
-    shape : shape of the matrix, or of a stack of matrices, whose last two axes are a matrix's
+    shape : shape of the matrix, or of a stack of matrices; the last two axes are those of a matrix
     steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
         applies to each singular value x

@@ -54,8 +54,9 @@ class MuonCorrection(AdamCorrection):
     Without ``optimizer=``, every tensor of two or more dimensions is treated as a matrix. With
     ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
     usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
-    one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
-    the last two. Tensors that are never compressed get Muon itself, or Adam.
+    one row per output channel. Other tensors of more than two dimensions are stacks of matrices,
+    with rows and columns in the last two dimensions. Tensors that are never compressed get Muon
+    itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     other tensors. With rollback, each of them is kept twice. Cost: three passes, and the iteration

@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that a run sends each entry at its default density, within the bounds above."""
+"""Number of times that a run sends each entry at the run's default density, within these bounds."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
@@ -194,8 +194,9 @@ class Builder:
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Give every method an attribute ``compress``, which Horovod calls if a program passes it
-        the method. This attribute raises InvalidOption; the message shows the call to write."""
+        """Give every method an attribute ``compress``, which Horovod calls if a program passes the
+        method itself instead of a compressor. This attribute raises InvalidOption; the message
+        shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -298,7 +299,8 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the rates that densities follow, or None. Warn if the mean density is too low."""
+        """Return the learning rates that densities follow, or None. Warn if the mean density is too
+        low."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -379,7 +381,7 @@ def _take_steps(
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
-    """Raise InvalidOption, in place of a ``compress``. The message shows the call to write."""
+    """Raise InvalidOption. Horovod calls this as the ``compress`` of a method; see ``Builder``."""
     raise InvalidOption(
         f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
         f"compression=Compression.{name}(params, ...), where params are the parameters that "

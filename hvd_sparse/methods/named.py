@@ -348,9 +348,9 @@ class Methods(Builder):
         The authors' code runs the first steps dense, as ``variant="paper"`` does.
 
         Two parts of the paper are left out. In the paper, an allreduce finds regions with equally
-        many locally selected entries; here regions have equally many of the entries that were
-        applied last. The paper balances the entries between ranks before the last collective; here
-        each rank sends a bounded number.
+        many locally selected entries; here regions have equally many of the entries that the
+        previous step applied. The paper balances the entries between ranks before the last
+        collective; here each rank sends a bounded number.
 
         Parameters
         ----------

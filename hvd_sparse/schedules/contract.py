@@ -36,7 +36,8 @@ class ValuedSchedule(Schedule):
     Parameters
     ----------
     value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
-        density. In a schedule that is given as a mapping, the method's density is the default
+        density. If the schedule is given as a mapping without ``value``, the method's density is
+        used
     """
 
     value: Density

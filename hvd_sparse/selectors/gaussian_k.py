@@ -44,8 +44,8 @@ class GaussianK(DensitySelector):
 
     Cost: on the host, one pass for the mean and the standard deviation, one per round, and one to
     take the entries. On an accelerator, in nearly every step, the pass that adds the gradient also
-    computes both statistics, and collects the entries that reach a threshold slightly below the
-    previous step's; the rounds count only these entries.
+    computes both statistics, and collects the entries whose magnitudes reach a value slightly below
+    the previous step's threshold. The rounds count only these entries.
 
     Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
     the last count, while Algorithm 1 sends the entries that were counted last; the density is
@@ -93,7 +93,7 @@ class GaussianK(DensitySelector):
         found = take_bounded(
             accumulated, threshold, int(self.cap * wanted), moments, context, passes
         )
-        # Above ``most`` candidates, every count is exact or known to exceed ``most``.
+        # With more than ``most`` candidates, a count is exact, or known to exceed ``most``.
         needed = max(found.selection.count, most + 1)
         return found._replace(memo=context.margin_for(needed))
 

@@ -73,8 +73,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail, whose shape is
-    computed by the usual approximation to maximum likelihood."""
+    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail. The
+    distribution's shape is computed by the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -117,14 +117,15 @@ class Sidco(DensitySelector):
 
     Notes
     -----
-    Another stage selects more entries if the tail is light, and fewer if it is heavy. Therefore the
-    number of stages goes on changing in the same direction until the error grows, and then in the
-    other direction. At least the largest entry is sent.
+    Another stage selects more entries if the tail is light, and fewer if it is heavy, so the better
+    direction is not known in advance. Therefore the number of stages goes on changing in the same
+    direction until the error grows, and then changes in the other direction. At least the largest
+    entry is sent.
 
     Cost: on the host, one pass per stage, and one to take the entries.  On an accelerator, in
     nearly every step, the pass that adds the gradient also does the work of the first stage, and
-    collects the entries that reach a threshold slightly below the previous step's; every further
-    stage needs another pass.
+    collects the entries whose magnitudes reach a value slightly below the previous step's
+    threshold. Every further stage needs another pass.
 
     Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
     published code has one number for all tensors; the stages end early if the tail has too few
@@ -193,10 +194,10 @@ class Sidco(DensitySelector):
 
 
 class History(NamedTuple):
-    """The number of stages of a tensor, and the results that decide its next change.
+    """A tensor's number of stages, and the results that decide how this number changes next.
 
     change : the last change of ``stages``, 1 or -1
-    steps : number of steps since the number was last reviewed
+    steps : number of steps since the number of stages was last reviewed
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 at the last review
     """

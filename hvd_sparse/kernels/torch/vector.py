@@ -168,7 +168,8 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
-    for each device. The caller must not use them again, because an array may share their memory."""
+    for each device. The caller must not use the tensors again, because an array may share a
+    tensor's memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
@@ -194,7 +195,7 @@ def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return a copy of the array on the device, without waiting until it is complete. Until then,
-    torch's allocator keeps the pinned memory from which it is copied."""
+    torch's allocator keeps the pinned memory from which the array is copied."""
     if device.type == "cpu":
         return tensor_of(array)
     host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
