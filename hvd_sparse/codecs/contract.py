@@ -48,12 +48,12 @@ class Codec:
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
-        """Return a selection, encoded as one frame, uint8 [bytes].
+        """Return a selection, encoded as one frame (a header and a body), uint8 [bytes].
 
         Parameters
         ----------
         selection : the entries to send, with finite values
-        kernels : packers of an engine; all engines produce the same bytes
+        kernels : an engine's kernels for codecs; all engines produce the same bytes
 
         Examples
         --------

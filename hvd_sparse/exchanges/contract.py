@@ -85,7 +85,8 @@ class Exchange:
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the most bytes that a node receives from other nodes per step and tensor entry."""
+        """Return an upper bound of the bytes that a node receives from others per step and tensor
+        entry."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:

@@ -22,7 +22,7 @@ class GTopK(Exchange):
     """Merge the selections of two ranks at a time, and keep the k largest entries of each merge.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
-        received: ceil(log2 N) * k entries at the root (rank 0), k entries on every other rank
+        received: ceil(log2 N) * k entries at the root (rank 0), k to ceil(log2 N) * k on others
 
     All ranks then receive the root's final entries and apply them. Entries at other indices stay in
     the residual of the rank that selected them.

@@ -128,7 +128,8 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the entries that reach the threshold; all non-zeros reach 0."""
+        """Return statistics of the entries that reach the threshold. Non-zeros reach threshold
+        0."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -272,7 +273,8 @@ class Kernels(Packers):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
         smallest of their magnitudes, or 0 if there are none. The other entries are written back to
-        ``out``, the vector from which all were removed; None if that vector still has them."""
+        ``out``, the vector from which all were removed. ``out`` is None if that vector still has
+        all entries."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -333,8 +335,8 @@ class Kernels(Packers):
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """For each row, add a tensor's gradient to its residual, take entries and encode them as a
         frame. Stop at the first row that this kernel must leave to ``step.pipeline``. Return that
-        row's number (the number of rows if none is left), and the indices and values taken from its
-        vector.
+        row's number (or the number of rows if it leaves none), and the indices and values taken
+        from its vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with

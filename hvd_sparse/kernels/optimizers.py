@@ -96,7 +96,8 @@ Direction = Union[Decay, Momentum, Adam]
 def operands(
     direction: Direction | None, dtype: np.dtype
 ) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
-    """Return a direction's vectors, and its numbers rounded to the dtype; both empty for None."""
+    """Return a tuple of a direction's vectors, and one of its numbers, which are rounded to the
+    dtype. Both are empty if the direction is None."""
     if direction is None:
         return (), ()
     if isinstance(direction, Decay):

@@ -75,7 +75,7 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
     shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    Which of two moduli gives the shorter code depends on y = (1 - count / numel)^u. It is
+    For a power of two u, let y = (1 - count / numel)^u. The modulus with the shorter code is
 
         u   rather than 2u   if y < 0.618034
         2u  rather than 3u   if y < 0.754878

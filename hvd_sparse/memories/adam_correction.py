@@ -45,7 +45,7 @@ class AdamCorrection(DirectionMemory):
 
     Notes
     -----
-    Adam after the exchange would not work, because an entry arrives rarely, as the sum of many
+    Adam would not work after the exchange, because an entry arrives rarely, as the sum of many
     gradients. The entry's second moment is then too large compared with its mean, so its updates
     are too small, by a factor of about the square root of 1 / density.
 
@@ -118,7 +118,8 @@ class AdamCorrectionState(DirectionState):
         gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
+        # Adam's update for a sum of gradients is as long as for their average. So if Horovod sums N
+        # updates, each is divided by N.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 

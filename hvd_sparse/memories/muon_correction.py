@@ -45,7 +45,8 @@ class MuonCorrection(AdamCorrection):
     Notes
     -----
     The optimizer multiplies the reduced updates by its learning rate, and does not orthogonalize
-    them again. Muon after the exchange would orthogonalize a matrix that has few non-zero entries.
+    them again. If Muon ran after the exchange, it would orthogonalize a matrix that has few
+    non-zero entries.
 
     At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
     updates for each rank's gradients, while Muon computes the update for the average gradient. Both
@@ -134,7 +135,8 @@ class MuonCorrectionState(AdamCorrectionState):
         if not self._is_matrix:
             self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
+        # Muon's update for a sum of gradients is as long as for their average. So if Horovod sums N
+        # updates, each is divided by N.
         share = 1.0 if self.is_average else 1 / world_size
         return self._orthogonalized(gradient, kernels, share), None
 

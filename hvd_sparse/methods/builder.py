@@ -139,9 +139,9 @@ class Builder:
         rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not
         accept this option, because they have no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
-        density then follows the learning rate (schedule "learning_rate"). Its mean is ``density``
-        or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The default of
-        ``codec`` is then "sign_mean"
+        density then follows the learning rate (schedule "learning_rate"). The mean density is
+        ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. With
+        ``steps``, the default of ``codec`` is "sign_mean"
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
         stepped through the run to compute the mean rate. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
@@ -163,8 +163,8 @@ class Builder:
         measures the first steps and the network, then uses the fastest groups. In TensorFlow, the
         tensors in each of Horovod's groups share a message
     select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs`` does
-        (only with exchange "allgather"). The density is then that of the group, whose largest
-        entries are sent whichever tensor they belong to
+        (only with exchange "allgather"). The density is then that of the group: the group's largest
+        entries are sent, whichever tensor they belong to
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
         density needs more bytes, the step runs dense; if a selection needs more, its smallest
         entries stay in the residual. None, the default, sets no bound

@@ -53,8 +53,8 @@ class Methods(Builder):
         """Exact top-k of every tensor, with error feedback; the usual baseline.
         Paper: aji2017sparse.
 
-        For networks with layer normalisation, the paper uses one threshold for all tensors. This is
-        left out; ``select_over="group"`` is similar.
+        For networks with layer normalisation, the paper uses one threshold for all tensors. This
+        single threshold is left out; ``select_over="group"`` is similar.
         """
         return cls.build(params, selector=TopK(density), **options)
 

@@ -1,8 +1,9 @@
 """The compiled ``accumulate_and_take``: one pass adds the gradient, or an optimizer's direction, to
 the residual, and takes the entries that reach the aim. ``direct`` only computes a direction.
 
-Taken entries are appended to the list by LLVM's masked compress-store, which numba does not offer.
-The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
+Taken entries are appended to the list by an LLVM instruction that moves them to the front of a SIMD
+vector, and that numba does not offer. The direction is a tuple. Its length identifies its kind, as
+in ``kernels.rows``:
 
     ()                                         the gradient itself
     (parameter, decay)                                                      weight decay

@@ -250,7 +250,8 @@ class CompiledPackers(Packers):
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array, or an aligned copy in native byte order; message views may need one."""
+    """Return the array, or an aligned copy in native byte order if the array is a view of a message
+    that lacks these."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

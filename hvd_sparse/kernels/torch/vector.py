@@ -120,7 +120,8 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A copy of a device tensor to pinned host memory, started at once. CPU tensors need none."""
+    """A copy of a device tensor to pinned host memory, started at once. CPU tensors are not
+    copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -137,7 +138,7 @@ class Copy:
     def array(self) -> np.ndarray:
         if not self._is_read:
             if not self._done.query():
-                wait_until(self._done)  # before, the host's memory lacks the entries
+                wait_until(self._done)  # until then, the host's memory lacks the entries
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array
