@@ -125,7 +125,8 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density, keeping the total update still to be applied."""
+        """Rescale v and u to this step's density. The total update that is still to be applied
+        stays the same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as in torch, the velocity does not change without momentum

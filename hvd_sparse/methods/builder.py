@@ -75,7 +75,8 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning with a sufficient density if a run's mean density is too low; else ""."""
+    """Return a warning that names a sufficient density if a run's mean density is too low; else
+    ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""

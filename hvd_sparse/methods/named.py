@@ -476,8 +476,8 @@ class Methods(Builder):
         """Majority vote of the signs of all entries, without a residual.
         Paper: bernstein2019majority.
 
-        The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
-        rate.
+        The optimizer receives +1 or -1, or 0 for a tie. So every update that is not 0 has the size
+        of the learning rate.
 
         Signum's momentum, which each worker applies before the vote, is left out.
         """

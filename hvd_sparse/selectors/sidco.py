@@ -215,7 +215,7 @@ class History(NamedTuple):
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after a step; every ``adapt_every`` steps, the stages may change."""
+        """Return the history after a step. Every ``adapt_every`` steps, ``stages`` may change."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)
