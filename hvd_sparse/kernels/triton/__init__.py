@@ -167,7 +167,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return flat, padded copies on the device, of signed dtypes, made by one transfer."""
+    """Return copies of the arrays on the device: flat, padded and with signed dtypes. One transfer
+    copies all."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):
