@@ -12,9 +12,8 @@
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
 all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
 
-``missing_code`` is a code that no value has: in int8 the number -128, otherwise all bits set, which
-is a NaN. Codec ``dense`` writes it for entries that are not sent. It exists only in formats of
-whole bytes.
+``missing_code`` is a code that no value has: in int8 -128, otherwise all bits set, which is a NaN.
+Codec ``dense`` writes it for unsent entries. Only formats of whole bytes have this code.
 
 The two levels of int2 follow from the mean magnitude m:
 

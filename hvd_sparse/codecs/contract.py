@@ -22,8 +22,7 @@ class Codec:
     Attributes
     ----------
     number : number that identifies the codec in frames, and never changes; None for a codec that
-        passes each selection to another codec, which writes the frame. 12 is reserved for a removed
-        codec
+        lets another codec write the frames. 12 is reserved for a removed codec
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
         errors
     sends_zeros : selected entries that are exactly zero are sent

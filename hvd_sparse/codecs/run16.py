@@ -18,12 +18,11 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send the value of every selected entry, and the number of unsent entries just before it (a
-    run) in 16 bits.
+    """Send every selected entry's value, and the number of unsent entries before it (a run).
 
         body: uint16 runs [words], float32 or float64 values [words]
 
-    An entry costs 6 bytes, or 10 bytes for float64 gradients.
+    A run has 16 bits, so an entry costs 6 bytes, or 10 bytes for float64 gradients.
 
     Notes
     -----

@@ -51,8 +51,7 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Return the selection of a whole tensor, joined from its regions' selections, in ascending
-    order."""
+    """Return one selection, joined from those of a tensor's regions, given in ascending order."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

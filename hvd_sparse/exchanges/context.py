@@ -1,9 +1,8 @@
 """The context of an exchange, which runs for one bucket of tensors in one step.
 
-An exchange is a sequence of collectives (phases). It never raises an error between two phases,
-because the other ranks would wait for a collective that this rank never submits. ``guarded`` keeps
-an error, later phases report the error to other ranks, and after the last phase ``read`` or
-``finish`` raises it.
+An exchange is a sequence of collectives (phases). It never raises between two phases, because other
+ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error, later
+phases report the error to other ranks, and after the last phase ``read`` or ``finish`` raises it.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    frame : the encoded selection, uint8; None on a dense step, or if the exchange encodes the
-        entries itself
+    frame : the encoded selection, uint8; None on a dense step, or if ``run`` encodes it
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
@@ -87,8 +85,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival of a tensor whose gradient or sum has NaN or Inf on a rank. That rank sends no frame,
-which shows this to all ranks."""
+"""Arrival if a gradient or sum is not finite on a rank. That rank sends no frame, so all notice."""
 
 
 @dataclass(eq=False)

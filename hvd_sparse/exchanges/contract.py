@@ -36,8 +36,7 @@ class Exchange:
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
         which entries are removed from a rank's residual
-    sums_first : gradients are summed before the selection; the rank that adds up a part of a tensor
-        keeps the residual of this part
+    sums_first : gradients are summed before the selection, and the summing rank keeps the residual
     shares_indices : all ranks send values at the same indices; an allreduce sums these values,
         without a codec
     sums_again : the exchange encodes sums of entries, so the codec must accept any values
@@ -85,8 +84,7 @@ class Exchange:
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return an upper bound of the bytes that a node receives from others per step and tensor
-        entry."""
+        """Return the bytes, at most, that a node receives from others per step and tensor entry."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:

@@ -24,8 +24,7 @@ HIGH, LOW = 4 / 3, 2 / 3
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Add up each region of a tensor on one rank, its owner, and send the k largest sums to all
-    ranks.
+    """Add up each region of a tensor on one rank, its owner, and send all ranks the k largest sums.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
@@ -38,9 +37,8 @@ class OkTopK(Exchange):
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more. After a step without an exact evaluation, the threshold is multiplied
-        by this factor if the step sent more than 4/3 k sums, and divided by it if the step sent
-        fewer than 2/3 k
+    drift : factor, 1 or more. After a step without exact evaluation, the threshold is multiplied by
+        it if that step sent more than 4/3 k sums, and divided by it if fewer than 2/3 k were sent
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which

@@ -96,8 +96,7 @@ Direction = Union[Decay, Momentum, Adam]
 def operands(
     direction: Direction | None, dtype: np.dtype
 ) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
-    """Return a tuple of a direction's vectors, and one of its numbers, which are rounded to the
-    dtype. Both are empty if the direction is None."""
+    """Return tuples of a direction's vectors and of its rounded numbers, both empty for None."""
     if direction is None:
         return (), ()
     if isinstance(direction, Decay):

@@ -81,8 +81,7 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
         2u  rather than 3u   if y < 0.754878
         3u  rather than 4u   if y < 0.819173
 
-    The computation uses integers below 2^63, so the modulus is the same on all machines, also when
-    numba compiles this function.
+    All machines get the same modulus, because it is computed with integers below 2^63.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0

@@ -26,8 +26,7 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction. The value is how many vectors and numbers a direction of this kind has
-(``optimizers.operands``); 0 stands for the gradient itself."""
+"""Kinds of direction, each given by its count of vectors and numbers; 0 is the gradient itself."""
 
 PLAIN, SIGNS = 1, 2
 """Formats of a frame's body: that of codec ``index_value``, and that of codec ``sign_mean``."""
@@ -67,8 +66,7 @@ ARRIVED = np.dtype(
         ("first", "i8"),  # number of the row's first frame
         ("parts", "i8"),  # number of the row's frames
         ("factor", "f8"),  # by which the sum is multiplied
-        # Written by the engine: an upper bound of the sum's magnitudes; NaN if the pipeline must
-        # write ``out``.
+        # Written by the engine: upper bound of magnitudes; NaN if the pipeline must write ``out``.
         ("most", "f8"),
     ]
 )

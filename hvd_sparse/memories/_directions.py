@@ -35,8 +35,7 @@ class DirectionMemory(Memory):
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
     def _check(self, *fractions: str) -> None:
-        """Check the options that all subclasses have, and that the options named in ``fractions``
-        are in [0, 1)."""
+        """Check this class's options, and that the options named in ``fractions`` are in [0, 1)."""
         owner, decay = type(self).__name__, self.weight_decay
         for name in fractions:
             value = getattr(self, name)
@@ -169,10 +168,9 @@ class DirectionState(ResidualState):
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
         """Return the gradient if its norm is within the limit for one rank, otherwise a copy
-        rescaled to this limit. The copy is written to ``out`` if given, because new memory takes
-        several times as long. If N independent gradients have the limit as their norm, their
-        average (or their sum, if Horovod sums) has the norm ``clip_norm`` (see
-        ``MomentumCorrection``)."""
+        rescaled to this limit, in ``out`` if given, because new memory takes several times as long.
+        If N independent gradients have the limit as their norm, their average (or their sum, if
+        Horovod sums) has the norm ``clip_norm`` (see ``MomentumCorrection``)."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -209,8 +207,7 @@ class DirectionState(ResidualState):
     ) -> Accumulated:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
-        # A rescaled gradient may be written to the new residual, because the pass reads each entry
-        # there before it overwrites the entry.
+        # A clipped gradient may be in ``v.new``: the pass reads each entry before it overwrites it.
         out = v.new if aim is not None and v.can_roll_back else None
         gradient = scaled(gradient, -1) if self._is_climbing else gradient
         gradient = self._clipped(gradient, world_size, out)

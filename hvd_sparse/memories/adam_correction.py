@@ -118,8 +118,7 @@ class AdamCorrectionState(DirectionState):
         gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # Adam's update for a sum of gradients is as long as for their average. So if Horovod sums N
-        # updates, each is divided by N.
+        # Updates do not grow with gradients, so if Horovod sums N updates, each is divided by N.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 
@@ -146,8 +145,7 @@ class AdamCorrectionState(DirectionState):
             return
         largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
-            # The optimizer's second moment is that of an average, which has less noise than one
-            # rank's gradient.
+            # The optimizer's second moment is that of an average, which has less noise.
             of_mean, of_square = self._unbiased(moments.steps)
             least = mean * mean * (of_mean / of_square)
             square = square + np.maximum(square - least, 0) * (moments.ranks - 1)

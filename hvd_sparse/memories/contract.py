@@ -62,8 +62,7 @@ class MemoryState:
         gradient : float32 or float64 [numel], read-only
         world_size : number of ranks over which the gradient will be summed
         aim : if given, the same pass lists the entries that reach the aim's threshold, and replaces
-            these entries by 0 in the vector. If they exceed the aim's capacity, none is listed or
-            replaced
+            these entries by 0 in the vector, unless they exceed the aim's capacity
         """
         raise NotImplementedError
 
@@ -138,8 +137,7 @@ class Memory:
     conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
-    finishes : ``finish`` processes all reduced gradients, also those of tensors that are never
-        compressed
+    finishes : ``finish`` processes all reduced gradients, even of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : the reason why, with these options, gradients on an accelerator must be copied to
         the host, as the end of a sentence about the memory; empty if the copy is not needed

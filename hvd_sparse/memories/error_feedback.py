@@ -201,8 +201,7 @@ def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count], hashed from index and seed. The highest bits are the most
-    random."""
+    """Return random bits, uint32 [count], hashed from index and seed. High bits are more random."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

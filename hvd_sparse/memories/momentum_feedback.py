@@ -38,8 +38,7 @@ ROUNDING = 1e-6
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
     """Let the residual, which delays gradients, replace a part of the momentum. Scale the ranks'
-    sum so that each gradient has the same total effect as in SGD. v is the residual, u the
-    velocity.
+    sum so that gradients have the same total effect as in SGD. v is the residual, u the velocity.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -49,8 +48,8 @@ class MomentumFeedback(MomentumMemory):
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
     At densities up to 1 - momentum, m is 0, and there is no u: gradients are accumulated. On dense
-    steps, and for tensors that are never compressed, m is ``momentum``, and the result equals that
-    of SGD.
+    steps, and for tensors that are never compressed, m is ``momentum``, and the result is as in
+    SGD.
 
     Parameters
     ----------
@@ -64,8 +63,7 @@ class MomentumFeedback(MomentumMemory):
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
     * gradient / (1 - momentum) in total for each gradient. The residual smooths too, over about 1 /
     density - 1 steps, so a velocity would delay each gradient a second time. Therefore u smooths
-    only over the remaining steps. In total, every gradient is still multiplied by 1 / (1 -
-    momentum).
+    only over the remaining steps. In total, a gradient still counts 1 / (1 - momentum) times.
 
     If the density changes, v and u are rescaled to the new m, so that the total update that is
     still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
@@ -125,8 +123,8 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density. The total update that is still to be applied
-        stays the same."""
+        """Rescale v and u to this step's density. The update that is still to be applied stays the
+        same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as in torch, the velocity does not change without momentum

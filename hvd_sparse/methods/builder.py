@@ -75,8 +75,7 @@ def density_for(steps: int) -> float:
 
 
 def too_few(density: float, steps: int) -> str:
-    """Return a warning that names a sufficient density if a run's mean density is too low; else
-    ""."""
+    """Return a warning with a sufficient density if a run's mean density is too low; else ""."""
     wanted = min(MOST_DENSITY, TIMES_SENT / steps)
     if density >= wanted * (1 - 1e-6):  # with a tolerance for rounding
         return ""
@@ -196,8 +195,7 @@ class Builder:
 
     def __init_subclass__(cls, **options: object) -> None:
         """Give every method an attribute ``compress``, which Horovod calls if a program passes the
-        method itself instead of a compressor. This attribute raises InvalidOption; the message
-        shows the call to write."""
+        method itself. It raises InvalidOption; the message shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -300,8 +298,7 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that densities follow, or None. Warn if the mean density is too
-        low."""
+        """Return the learning rates that densities follow, or None. Warn of a low mean density."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:

@@ -36,8 +36,7 @@ class ValuedSchedule(Schedule):
     Parameters
     ----------
     value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
-        density. If the schedule is given as a mapping without ``value``, the method's density is
-        used
+        density. In a schedule given as a mapping, the method's density is the default
     """
 
     value: Density

@@ -8,8 +8,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. A selector then selects one entry; a memory that applies
-momentum sends none."""
+"""Density at a learning rate of 0. The memory then sends no entries (see ``DirectionState``)."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -24,7 +23,7 @@ class LearningRate(ValuedSchedule):
     Parameters
     ----------
     value : mean density of the run, in (0, 1], or a rule that gives every tensor its mean density.
-        If the schedule is given as a mapping without ``value``, the method's density is used
+        In a schedule given as a mapping, the method's density is the default
     steps : how often the run calls the learning-rate scheduler: the number of steps, or of epochs
         if a PyTorch scheduler is stepped once per epoch.  The mean rate is computed with a copy of
         the scheduler (``scheduler=``), or from the Keras schedule.  None if the mean is not known

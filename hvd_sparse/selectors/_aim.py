@@ -1,7 +1,6 @@
-"""Aims: thresholds for the pass over a tensor that adds the gradient to the residual.
+"""Aims: thresholds at which the pass that adds the gradient to the residual also collects entries.
 
-The same pass collects the entries that reach the aim (the candidates). The selector then selects
-among the candidates, and needs no pass of its own.
+The selector selects among these entries (the candidates), and needs no pass of its own.
 
 An aim lies slightly below the threshold of the tensor's previous step, so that the candidates
 include all entries that will be selected. Candidates that are not selected go back to the residual.
@@ -19,8 +18,7 @@ from hvd_sparse.types import Memo
 
 AIM = 0.97
 """Factor of the previous threshold at which a search starts. With error feedback, many entries lie
-just below the previous threshold. A search that started higher would miss these entries, and need
-another pass."""
+just below that threshold, so a search that started higher would need another pass."""
 
 START = 0.03
 """Margin of a tensor's first aim: the fraction by which it lies below the previous threshold."""
@@ -29,19 +27,16 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k, the number of entries to send. If more entries than the
-capacity reach the aim, the pass collects none."""
+"""Capacity of an aim, as a multiple of k. If more entries reach the aim, the pass collects none."""
 
 FEW = 4096
-"""The capacity of an aim is at least k plus this number, because a list of so few entries costs
-little."""
+"""The capacity of an aim is at least k plus this number, because short lists cost little."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """The counts that a search for a threshold accepts: ``least`` to ``most`` entries reach the
-    threshold. If the search finds no such threshold, the ``wanted`` largest entries are
-    selected."""
+    """The counts of entries that a search for a threshold accepts: ``least`` to ``most``. If the
+    search finds no such threshold, the ``wanted`` largest entries are selected."""
 
     least: int
     wanted: int
@@ -87,9 +82,8 @@ class Miss:
 
     @property
     def known(self) -> tuple[float, int] | None:
-        """The aim's threshold and the number of entries that reach it, which save a search its
-        first count. A number above the capacity is given as capacity + 1. None if the number is
-        unknown."""
+        """The aim's threshold and the number of entries that reach it, as the first count of a
+        search. A number above the capacity is given as capacity + 1; None if unknown."""
         if not self.is_sure:
             return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
@@ -115,10 +109,9 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim. ``margin`` is the previous margin; None at first. The
-    margin grows at once if the number ``found`` of candidates was below ``needed`` or hardly above,
-    and narrows slowly if it was clearly above. The margin is halved if ``found`` is None, because
-    then the candidates exceeded the capacity."""
+    """Return the margin of the next aim from the previous one (None at first). The margin grows if
+    ``found``, the number of candidates, was below or hardly above ``needed``, narrows slowly if it
+    was clearly above, and is halved if it exceeded the capacity (None)."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

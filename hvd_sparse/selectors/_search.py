@@ -52,9 +52,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return an estimate of the threshold that ``wanted`` entries reach, but not too close to an
-    end of the bracket. log(count) is interpolated between the ends, because in the tails of
-    gradients it is nearly a linear function of the threshold."""
+    """Return an estimate of the threshold that ``wanted`` entries reach, but not at the bracket's
+    ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -79,9 +78,8 @@ def is_tolerance(tolerance: object) -> bool:
 
 
 class _Counter:
-    """Counts the entries of a vector that reach a threshold. If more entries than wanted reach it,
-    but few enough for a list, the counter keeps these entries as candidates, and later counts only
-    among them."""
+    """Counts the entries of a vector that reach a threshold. If these are more than wanted, but few
+    enough for a list, the counter keeps them as candidates, and later counts only among them."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
@@ -135,8 +133,7 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> Found:
-    """Find a threshold such that the number of entries that reach it is in the band. Return these
-    entries and the threshold.
+    """Find a threshold whose count is in the band. Return it and the entries that reach it.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
     number of the dtype lies inside the bracket. Then the ``wanted`` largest entries are returned

@@ -29,8 +29,7 @@ class Found(NamedTuple):
     is_fallback : exact top-k made the selection, because a search did not converge or too many
         entries reached the threshold
     memo : further state for this tensor's next step; JSON-serializable
-    is_one_pass : the pass that added the gradient to the residual collected all needed entries (see
-        ``Selector.aim``)
+    is_one_pass : the pass that added the gradient collected all needed entries (``Selector.aim``)
     is_taken : the selected entries have already been set to +0.0 in the vector
     """
 
@@ -82,9 +81,8 @@ class Context(NamedTuple):
         return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous step's threshold, and the number of passes.
-        Return None in place of the entries if no entry or more than ``most`` entries reach it, or
-        if ``age`` has reached ``steps``."""
+        """Return the entries that reach the previous threshold, and the number of passes. The
+        entries are None if none or more than ``most`` reach it, or if ``age`` >= ``steps``."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -127,8 +125,7 @@ class Selector:
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
     asks_kernels : ``find`` never reads the vector itself; it only calls kernels. The step can then
-        give ``find`` kernels that answer from a list of the vector's largest entries
-        (``kernels.listed``)
+        pass kernels that answer from a list of the vector's largest entries (``kernels.listed``)
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the selector; empty if the copy is not needed
     """
@@ -186,9 +183,8 @@ class Selector:
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim for a tensor of ``numel`` entries, or None. With an aim, the pass that
-        adds the gradient to the residual also collects the entries that reach the aim. For ``warm``
-        and ``memo`` see ``Context``."""
+        """Return the aim at which the pass that adds a gradient of ``numel`` entries also collects
+        entries; None for no aim. For ``warm`` and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:

@@ -139,8 +139,7 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries. It is odd, so that the sample usually has
-        entries of all columns of a matrix."""
+        """Return the distance between sampled entries: odd, to sample all columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

@@ -117,10 +117,9 @@ class Sidco(DensitySelector):
 
     Notes
     -----
-    Another stage selects more entries if the tail is light, and fewer if it is heavy, so the better
-    direction is not known in advance. Therefore the number of stages goes on changing in the same
-    direction until the error grows, and then changes in the other direction. At least the largest
-    entry is sent.
+    Another stage selects more entries if the tail is light, and fewer if it is heavy, which is not
+    known in advance. So the number of stages goes on changing in one direction until the error
+    grows, and then in the other. At least the largest entry is sent.
 
     Cost: on the host, one pass per stage, and one to take the entries.  On an accelerator, in
     nearly every step, the pass that adds the gradient also does the work of the first stage, and

@@ -32,8 +32,7 @@ SHARED = 2 * ENTRIES_PER_THREAD
 """Smallest vector that several threads work on, in entries."""
 
 LINE = 64
-"""Each thread's part of a vector starts at a multiple of this many entries, so that no two threads
-write to one cache line."""
+"""Each thread's first index is a multiple of this, so no two threads write to one cache line."""
 
 SHORT = 1 << 15
 """Number of entries of the largest vector for which ``take_largest`` uses no sample."""

@@ -1,9 +1,8 @@
 """The compiled ``accumulate_and_take``: one pass adds the gradient, or an optimizer's direction, to
 the residual, and takes the entries that reach the aim. ``direct`` only computes a direction.
 
-Taken entries are appended to the list by an LLVM instruction that moves them to the front of a SIMD
-vector, and that numba does not offer. The direction is a tuple. Its length identifies its kind, as
-in ``kernels.rows``:
+Taken entries are appended to the list with LLVM's vector compression, which numba does not offer.
+The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
 
     ()                                         the gradient itself
     (parameter, decay)                                                      weight decay
@@ -143,8 +142,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     entries to a list, and writes 0 in their place.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : append to the list without a branch; the next append overwrites entries that were
-        not taken
+    is_crowded : append without a branch; the next append overwrites entries that were not taken
     """
 
     def add_span(

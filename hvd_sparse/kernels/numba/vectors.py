@@ -184,8 +184,7 @@ def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
     """Emit a loop over [start, stop). Yield the index, the states at the start of an iteration, and
-    a list to which the caller appends the states at its end. After the loop, ``states`` has the
-    final values."""
+    a list for the states at its end. After the loop, ``states`` has the final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)

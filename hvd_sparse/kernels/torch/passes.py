@@ -43,8 +43,7 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """The results of passes, as int32 words on the device. ``read`` converts a copy of these words
-    on the host to a list of results."""
+    """Results of passes, as int32 words on the device; ``read`` turns fetched words into a list."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]

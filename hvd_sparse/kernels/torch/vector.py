@@ -120,8 +120,7 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A copy of a device tensor to pinned host memory, started at once. CPU tensors are not
-    copied."""
+    """A device tensor's copy in pinned host memory, started at once. CPU tensors are not copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -169,8 +168,7 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
-    for each device. The caller must not use the tensors again, because an array may share a
-    tensor's memory."""
+    for each device. The tensors must not be used again, because an array may share their memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)

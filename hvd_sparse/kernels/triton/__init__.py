@@ -62,8 +62,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes in three launches, and return the results. All passes have one dtype and device,
-    and at least one is not empty."""
+    """Run passes of one dtype and device in three launches. At least one pass must not be empty."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -107,7 +106,7 @@ def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
     """Write sums, and put surplus back, in one launch. All have one dtype and device, and at least
-    one sum is not empty."""
+    one sum has entries."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -167,8 +166,7 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return copies of the arrays on the device: flat, padded and with signed dtypes. One transfer
-    copies all."""
+    """Return flat, padded copies on the device, with signed dtypes. One transfer copies all."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):

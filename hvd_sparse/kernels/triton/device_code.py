@@ -1,7 +1,6 @@
 """The code that Triton compiles for a GPU. ``kernels.triton`` makes the arguments and describes the
-table. Each program processes one block of a tensor. Programs may run in any order, so later
-launches put the programs' results in order. Atomics are used only to reserve places in the
-lists."""
+table. Each program processes one block of a tensor. Programs run in any order, so later launches
+put their results in order. Atomics are used only to reserve places in the lists."""
 
 from __future__ import annotations
 
