@@ -40,7 +40,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     numel = sum(spec.numel for spec in specs)
     spec = TensorSpec(name_of(specs), (numel,), specs[0].dtype)
     steps = max(state.steps for state in states)
-    # A warm start, if the last selection was from exactly these tensors.
+    # Start from the last threshold if the last selection was from exactly these tensors.
     is_warm = all(state.selected_in == spec.key for state in states)
     warm, memo = (states[0].threshold, states[0].memo) if is_warm else (None, None)
     began_s = pipeline.spans.now()
@@ -65,7 +65,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
         # The tensor's own parts, because the receiver decodes with these.
         sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
         start += vector.size
-    for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
+    for ticket, outgoing in zip(tickets, sent):  # not in the loop: its errors change no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None
 
 
@@ -121,7 +121,7 @@ def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
 
 def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):  # tensors without an aim were not counted
+    if len(known) < len(parts):  # a pass with an aim does not compute moments
         return None
     return Moments(
         sum(part.abs_sum for part in known),

@@ -5,7 +5,8 @@
 With an exchange that ``settles_later``, memory.update runs after the exchange. With one that
 ``sums_first``, the pipeline starts with the summed gradient. ``step.receiver`` decodes the frames
 of all ranks and sums them in rank order. The pass over a tensor is the kernel call that adds the
-gradient to the residual, and with an aim extracts the entries that reach the aim's threshold.
+gradient to the residual. If the selector gives an aim, a threshold that is known before the pass,
+the same call extracts the entries that reach this threshold.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Pipeline:
         self.observes = configuration.telemetry is True
         """Whether telemetry measures norms and staleness; may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Whether gradients are checked first: without ``rollback``, NaN spoils the only buffer."""
+        """Whether to check gradients before adding them: NaN would spoil a memory's only buffer."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
@@ -88,7 +89,7 @@ class Pipeline:
         if not self.exchange.selects_on(self.rank, self.world_size, steps, selector):
             vector = self._accumulate(state, gradient, None).vector
             return Outgoing(accumulated=vector)
-        # Known before the pass, so that the pass that adds the gradient also extracts the entries.
+        # Computed before the pass, so that the pass itself can extract the entries.
         warm, memo = state.start
         aim = _aim_of(state, selector, warm, memo)
         accumulated = self._accumulate(state, gradient, aim, accumulated)
@@ -148,7 +149,7 @@ class Pipeline:
             return Outgoing(dense=zeros)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if exchange.shares_indices and selector.has_shared_indices:
-            # The allreduce of values at shared indices needs as many values from this rank.
+            # The allreduce of values at shared indices needs equally many values from all ranks.
             warm, memo = state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
@@ -176,10 +177,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus may be added back later, in one launch with the bucket's sums,
-        provided that no code reads the vector before, and that a failed step discards the vector.
+        """Return whether the surplus may be added back later, in one launch with the bucket's sums.
         The surplus is the entries that a pass on a device extracted and the selector did not
-        select."""
+        select. The delay requires that no code reads the vector before, and that a failed step
+        discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes

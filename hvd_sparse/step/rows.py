@@ -26,7 +26,7 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""Columns of a recorded pass's row: its ``move``, its vectors, and its numbers."""
+"""A recorded pass: the ``move``, vectors and numbers of its row (see ``kernels.rows.SENT``)."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
@@ -88,7 +88,7 @@ class OutgoingRows:
             return
         band = selector.band(spec.numel)
         aim = selector.aim(spec.numel, state.threshold, state.memo)
-        # Only normal numbers, because some threads flush subnormal ones to zero.
+        # The threshold must be a normal number: some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
         gradient, passes = ticket.fetch(), self._passes
@@ -114,7 +114,7 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Run the call on all rows. The pipeline finishes rows whose selection needs a search."""
+        """Run the call on all rows. It leaves tensors that need a search to the pipeline."""
         if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable

@@ -111,8 +111,8 @@ class Stats:
         contraction : squared L2 norm of the entries that were not sent, divided by that of all
             accumulated entries, each summed over sparse steps; None without telemetry, and for
             exchanges that determine the sent entries later
-        contraction_bound, contraction_of_bells : 1 - density_achieved, which is an upper bound of
-            top-k's contraction, and its square, which is GaussianK's estimate of top-k's
+        contraction_bound : 1 - density_achieved, an upper bound of top-k's contraction
+        contraction_of_bells : the square of ``contraction_bound``, GaussianK's estimate of top-k's
             contraction for bell-shaped distributions
         staleness : mean number of steps since a sent entry was last sent; 1 if every step sends all
             entries. Estimated from an eighth of a long tensor's entries if the first step sends 512

@@ -91,7 +91,7 @@ class TensorState:
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.exchange_memo, self.selected_in = exchange_memo, selected_in
         self.departures = None
-        # A step in which this rank does not select, as with another leader, records no values.
+        # If another rank selects in a step, this rank notes none, and ``commit`` keeps these.
         self._settle()
 
     def commit(self) -> None:
@@ -117,9 +117,9 @@ class TensorState:
 
 class Departures:
     """For each entry, the step in which it was last sent, or ``step`` if it has not been sent since
-    recording began. Staleness is computed from it. If the first recorded step sends many entries
-    (``leaving``) of a long tensor, one block in ``EVERY`` is recorded, because random reads from
-    uncached memory are slow."""
+    recording began. Staleness is computed from these steps. If the first recorded step sends many
+    entries (``leaving``) of a long tensor, one block in ``EVERY`` is recorded, because random reads
+    from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -142,9 +142,9 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``. It is computed
-        from the mean over the recorded ones of these entries or, if there are none, from the mean
-        of an earlier step."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``: the number of
+        entries times the mean over the recorded ones or, if none is recorded, times the mean of an
+        earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))
