@@ -113,7 +113,8 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's slice of a vector; lengths differ by at most one entry within a node."""
+        """Return a rank's slice of a vector, which the ranks of a node divide among them. The
+        lengths of their slices differ by at most one entry."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)

@@ -2,8 +2,9 @@
 
 During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
 all ranks. Each call selects entries and starts collectives, which run during the backward pass.
-With ``clip_grad_norm``, the last call starts all. It then waits for them and writes the results.
-One thread submits all collectives, because torch.distributed matches them by their order.
+With ``clip_grad_norm``, the last call of the pass starts all of them instead. The last call always
+waits for all collectives and writes the results. One thread submits all collectives, because
+torch.distributed matches them by their order.
 """
 
 from __future__ import annotations
@@ -311,8 +312,9 @@ def let_threads_finish() -> None:
 class SentBucket:
     """A bucket of DDP, from the hook's call for this bucket to the last hook call of the pass.
 
-    sum, reduced : the allreduce of all carriers, dense gradients and flags; its mean, by tensor
-    lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
+    sum : the running allreduce of all carriers, dense gradients and flags
+    reduced : for each tensor, its part of the result, divided by the number of ranks
+    lengths : for each tensor, the number of entries of this part, a carrier or a dense gradient
     uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
         gradient held an earlier result; empty if not needed
     used : for each tensor, the share of the ranks that used the parameter; 1 if it is not needed
@@ -366,8 +368,8 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """After the backward pass, raise an error of all ranks, because DDP would refuse all later
-    passes after an earlier error. In ``model.join()`` there is no pass: raise it at once."""
+    """Raise, after the backward pass, an error that all ranks have. If it were raised in the pass,
+    DDP would refuse all later passes. In ``model.join()`` there is no pass: raise it at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -375,7 +377,7 @@ def raise_behind_backward(error: SparseError) -> None:
     def throw() -> None:
         raise error
 
-    # DDP queues its end after the hook's last call. A callback of a callback runs after that.
+    # DDP queues its last callback after the hook's last call. A callback of a callback follows.
     engine.queue_callback(lambda: engine.queue_callback(throw))
 
 

@@ -61,8 +61,8 @@ class AutoMethod(Builder):
         trial_steps : number of measured steps for each candidate, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
-            candidate, and a dense step sends all entries that the memory holds: with SGD it equals
-            a step of plain SGD, with Adam and Muon a step of their memories at density 1
+            candidate, and a dense step sends all entries that the memory holds. With SGD, such a
+            step equals a step of plain SGD; with Adam and Muon, a step at density 1
         options : the common options; without ``steps``, the codec is "block16" by default
         """
         if steps is None:

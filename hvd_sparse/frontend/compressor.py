@@ -36,7 +36,8 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit of ``save``, because ranks that train instead must report first."""
+"""``save`` waits longer than the time limit, by this factor. Thus, if other ranks train instead of
+saving, their waits end first, and they report the error."""
 
 
 class Compressor:
@@ -141,8 +142,9 @@ class Compressor:
 
     def _place_in_world(self) -> tuple[int, int]:
         """Return the rank and the number of ranks at the last handshake, to which the state
-        belongs. After an elastic restart, Horovod has new ones before the next handshake. Raises
-        InvalidOption on a rank outside of the process set, because that rank has no state."""
+        belongs. After an elastic restart, Horovod's numbers change before the next handshake.
+        Raises InvalidOption on a rank outside of the process set, because that rank has no
+        state."""
         if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
@@ -410,8 +412,8 @@ def check_process_set(process_set: ProcessSet) -> None:
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
-            "the others while "
-            "process sets are registered; leave process_set out, or run without --min-np"
+            "the others if process sets are registered; leave process_set out, or run without "
+            "--min-np"
         )
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(

@@ -90,7 +90,7 @@ class TorchCompressor(ParameterCompressor):
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
         place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
-        # Horovod looks at the size of the world, not at that of the process set.
+        # Horovod calls the compressor if the world, not the process set, has several ranks.
         self.is_called_alone = world_size == 1 and hvd.size() > 1
         named = check_named(named_parameters)
         super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)

@@ -104,8 +104,8 @@ class Results:
         self._is_hidden = False  # results cannot be followed, so none counts as thrown away
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         self._told: set[str] = set()
-        # The results of two tensors are compared with the applied gradients: in the first steps the
-        # smallest tensor's, and after a result was thrown away the next one of its tensor.
+        # Two results are compared with the applied gradients: in the first steps, the result of the
+        # smallest tensor; and after a result was thrown away, the next result of the same tensor.
         self._smallest: Iterator[int] = iter(())
         self._compared, self._steps_compared = -1, 0
         self._after_one_gone = -1
@@ -323,7 +323,7 @@ class Results:
         if handed.gradient is not None:
             if now is not handed.gradient():
                 return True
-            # Horovod itself changes the gradient once; without another change it is still there.
+            # Horovod itself changes the gradient once; without another change, the result is there.
             if now._version - handed.gradient_version <= 1:
                 return False
         return not bool((now._values() if now.is_sparse else now).any())
@@ -344,8 +344,8 @@ class Results:
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
-            # Optimizers of float32 copies write through .data, without a new version; comparing
-            # the bits at every step would cost too much.
+            # Optimizers that keep float32 copies write through .data, which does not change the
+            # version. Comparing the bits at every step would cost too much.
             is_written = not is_newer and any(
                 h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
             )
