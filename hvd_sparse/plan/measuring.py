@@ -32,8 +32,9 @@ ENOUGH = STEPS // 2 + 1
 
 
 class MeasuringPolicy(Policy):
-    """Base class of policies that measure steps until all ranks adopt one decision of class
-    ``kind`` (``is_over``). "Collective" below means that all ranks must call in the same step."""
+    """Base class of policies that measure steps until all ranks adopt one decision, an object of
+    ``kind`` (``is_over``). "Collective" below means that all ranks must make a call in the same
+    step."""
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]

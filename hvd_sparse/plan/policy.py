@@ -41,7 +41,7 @@ MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
 few steps are uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way is now slower by this factor than another in the trial."""
+"""A new trial begins if the chosen way is now slower by this factor than another was before."""
 RECENT = 50
 """Number of most recent steps whose median a review compares."""
 
@@ -301,5 +301,5 @@ class Fallback(Policy):
         self.trial.restart()
         self.decision = None
         self.clock.request()
-        # The running steps have not sent their residuals.
+        # Steps that were running have not sent any residuals.
         self.owed.update(dict.fromkeys(self.owed))

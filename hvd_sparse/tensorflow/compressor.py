@@ -311,9 +311,10 @@ class TensorflowCompressor(Compressor):
             specs = {i: self.step.specs[i] for i in sorted(self.step.compressed)}
             factors = None if self._follower is None else self._follower.factors
             self.functions.witness = Witness(self._index.variables, specs, factors)
-        if site.op is not None and site.scales == (1.0, 1.0):  # otherwise the carrier shows it
+        # In all other cases, the first carrier shows the reduction.
+        if site.op is not None and site.scales == (1.0, 1.0):
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # Ranks outside of the process set never run. Elastic states have done the handshake before.
+        # Ranks outside of the process set take no part. An elastic state may have met already.
         if self.process_set.included() and not self.step.world_size:
             self._meet()
         self._has_shaken_hands = True

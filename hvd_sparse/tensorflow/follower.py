@@ -84,7 +84,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """Mixin for optimizers of Keras 2, as ``ApplyingOfKeras3``."""
+    """Mixin for optimizers of Keras 2 that does the same as ``ApplyingOfKeras3``."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -226,8 +226,8 @@ class Follower:
         values, because Python might read the counter before its increment on some ranks, and later
         on others."""
         optimizer = self._optimizer
-        # Horovod divides the results, as a loss scaler does: the memory needs the mean of the
-        # batches, and Adam's update must not become smaller.
+        # Horovod divides the results by the number of accumulated batches. Treat this number as a
+        # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
         scale = scale * divisor_of(optimizer)
         rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]

@@ -148,7 +148,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat. No tensor can be added afterwards."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function gets all inputs: control dependencies have no effect in Horovod's branches.
+        # Pass all inputs to one function: Horovod's branches ignore control dependencies.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -171,8 +171,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # Messages are named with the graph's scopes, as carriers are, so their names differ,
-            # and a rank that cannot identify a gradient still uses the same name as other ranks.
+            # Messages, like carriers, get their names from the graph's scopes. So the names differ,
+            # and are the same on all ranks, even if one rank cannot identify a gradient.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -246,9 +246,10 @@ class GraphFallback(Fallback):
     ) -> tuple[np.int32, np.bool_, np.int64]:
         with self._lock:
             way, is_timed = DENSE, False
+            # In all other cases, Horovod reduces nothing.
             if owner.process_set.included() and owner.collective.world_size > 1:
                 way = self._choose(owner, [owner.functions.position(token) for token in tokens])
-                is_timed = self.trial.is_timed  # otherwise Horovod reduces nothing
+                is_timed = self.trial.is_timed
         return np.int32(way), np.bool_(is_timed), order
 
     def _choose(self, owner: GraphOwner, positions: Sequence[int | None]) -> int:

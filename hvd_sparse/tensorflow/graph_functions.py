@@ -184,7 +184,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat. If there is an error, first take the step back."""
+        """Return the reduced gradient, flat. Before an error is raised, the step is taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over
@@ -225,8 +225,9 @@ class GraphFunctions:
         self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Take a step back after its exchanges in other threads. If this thread raised earlier,
-        TensorFlow would drop operations that have not begun, and other ranks wait for these."""
+        """Take a step back, after waiting until other threads have run its exchanges. If the caller
+        raised the error before, TensorFlow would drop operations that have not begun, for which
+        other ranks wait."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)

@@ -68,7 +68,7 @@ class LocalSteps(LocalStepsBase):
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
         _broadcast(self._variables)
-        # Without the model's name, as in compressors: a loaded Keras 3 model has another one.
+        # Leave out the model's name, as in compressors: a loaded Keras 3 model has another.
         prefix = self._source.prefix
         names = [v.name.removeprefix(prefix).partition(":")[0] for v in self._variables]
         self._anchors = [

@@ -164,7 +164,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def passes_of(optimizer: Optimizer) -> int:
-    """Return ``backward_passes_per_step`` of Horovod's optimizer, whose counter counts batches."""
+    """Return ``backward_passes_per_step``, the steps that Horovod's optimizer counts per update."""
     return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
 
 

@@ -200,7 +200,7 @@ class CallSite:
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return the call of Horovod in which ``compress`` is called. Raises an error if no compressor
-    can serve this call. The graph may run with another variable: see `runtime_token`."""
+    can serve this call. The graph may later run with another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()

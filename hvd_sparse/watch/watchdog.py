@@ -149,7 +149,7 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # So a wait is ended at most a tenth of the limit too late.
+        # With this interval, a wait ends at most a tenth of the limit too late.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
@@ -225,7 +225,7 @@ def say_and_exit(words: str) -> None:
     os._exit(EXIT_CODE)
 
 
-# After hvd.init, because functions registered last run first, so before Horovod's shutdown.
+# Called after hvd.init: what is registered last runs first, so before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Register a function that runs at the process's exit. After an error of this package or a
