@@ -122,7 +122,7 @@ class DensityRule:
 
 
 Density = Union[float, Mapping[str, float], Chooser, DensityRule, str]
-"""The option ``density``: a number, names and globs, a function of name and shape, "hiding"."""
+"""The option ``density``: a number, a mapping, a function of name and shape, or "hiding"."""
 
 
 def read_hiding(text: str, where: str = "density") -> float:

@@ -128,7 +128,7 @@ def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import the modules of a package, except those named ``_...``, to register their parts."""
+    """Import the modules of a package, except those named ``_*``, to register their parts."""
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")

@@ -317,7 +317,7 @@ class SentBucket:
     lengths : for each tensor, the number of entries of this part, a carrier or a dense gradient
     uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
         gradient held an earlier result; empty if not needed
-    used : for each tensor, the share of the ranks that used the parameter; 1 if it is not needed
+    used : for each tensor, the share of the ranks that used the parameter; 1 if not needed
     spoiled : names of the tensors whose gradients held an earlier result on some rank
     """
 
@@ -385,8 +385,8 @@ class Accumulation:
     """Records which parameters were used in a step, and which had a result in ``.grad`` when the
     step began. The backward passes of a step are those inside ``no_sync()`` and the first pass
     after them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before
-    DDP's hooks, so a bucket's records are complete in the communication hook. Gradients are checked
-    for results only if ``asks_for_results``, because reading them costs time."""
+    DDP's hooks, so a bucket's records are complete when the communication hook runs. Gradients are
+    checked for results only if ``asks_for_results``, because reading them costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

@@ -113,8 +113,8 @@ class LocalStepsBase:
     ) -> None:
         if not callable(compression):
             raise InvalidOption(
-                f"compression is {compression!r}: give a function that makes the compressor of the "
-                "anchors, for example functools.partial(Compression.topk, density=0.01)"
+                f"compression is {compression!r}: give a function that makes a compressor, for "
+                "example functools.partial(Compression.topk, density=0.01)"
             )
         check_whole(every, "every of LocalSteps", 1)
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
@@ -158,7 +158,7 @@ class LocalStepsBase:
 
 def refuse_unfrozen(what: str) -> None:
     raise InvalidOption(
-        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, so "
+        f"{what} was frozen when LocalSteps was made, and is trained now: it is not exchanged, so "
         "its values would differ between ranks; make LocalSteps while it is unfrozen and freeze "
         "it afterwards, or make another LocalSteps now"
     )

@@ -28,7 +28,7 @@ logger = logging.getLogger("hvd_sparse")
 MOST_WAITING = 1000
 """Largest number of records that wait for the writers; further records are dropped."""
 LAST_S = 10.0
-"""Time limit in seconds at a program's end: for a place in the queue, and again for the writers."""
+"""Seconds to wait at a program's end: first for a place in the queue, then for the writers."""
 
 SPANS = ("select", "encode", "exchange", "decode")
 

@@ -31,7 +31,7 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
-"""The way of a dense step that also sends the residuals, before steps in another dense way."""
+"""The way of a dense step that also sends the residuals. It precedes "dense" and "fp16" steps."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
@@ -194,7 +194,7 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """Continue with the next way if the current one is measured or too slow; finally decide."""
+        """Go on to the next way if this one is measured or too slow; after the last, decide."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:

@@ -72,7 +72,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
 def _selector_of_all(
     configuration: Configuration, spec: TensorSpec, steps: int, states: Sequence[TensorState]
 ) -> Selector:
-    """Return the selector of the whole group, whose k is the sum of the tensors' k."""
+    """Return the group's selector, whose k (entries to select) is the sum of the tensors' k."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(steps).selector
     asked = [

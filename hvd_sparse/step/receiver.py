@@ -49,7 +49,7 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store a bucket's arrivals. If the exchange ``settles_later``, update the memories too."""
+        """Store the results of an exchange. If it ``settles_later``, update the memories, too."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)

@@ -24,8 +24,9 @@ OF_ONE_RANK = carrier_layout(np.float64, 1)
 Answer = Union[Taking, Moments]
 """The result of a pass (see ``step.pipeline``) on a device. Reading an attribute waits for it."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: a tuple of the tensor's name, its contribution (None
-on a dense step), the number of entries whose residual this rank keeps, and a dense step's bytes."""
+"""A tensor's completed step, for the counters: the tensor's name, its contribution, the number of
+entries whose residual this rank keeps, and the bytes of a dense step. The contribution is None on a
+dense step, and the bytes are 0 on a sparse step."""
 
 
 class Late(Protocol):

@@ -35,7 +35,7 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the current step, or a new one if it is closed or already has the tensor."""
+        """Return the current step. If it is closed or has the tensor already, begin a new one."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -170,8 +170,8 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after the last of its steps whose tensors were all completed;
-        None before its first step. If ``is_open``, the newest step does not count, because it may
+        """Return a tensor's state after its last step in which all tensors were completed; None
+        before its first step. If ``is_open``, the newest step does not count, because it may
         still be rolled back."""
         with self.lock:
             run = self._staged_by.get(position)

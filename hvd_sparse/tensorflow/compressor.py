@@ -90,9 +90,8 @@ class TensorflowCompressor(Compressor):
         self._callers: dict[int, Optimizer] = {}
 
     def __hash__(self) -> int:
-        """Return the identity hash, or while an optimizer is wrapped, a hash for this optimizer.
-        Raise UnsupportedInput if Horovod's wrapper wraps an optimizer of Keras 3, because Horovod
-        does not support these."""
+        """Return the identity hash or, while Horovod wraps an optimizer, a hash for this optimizer.
+        Raises UnsupportedInput if the optimizer is of Keras 3, which Horovod does not support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")

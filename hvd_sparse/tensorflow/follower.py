@@ -72,7 +72,7 @@ class Showing:
 
 class ApplyingOfKeras3(Showing):
     """Mixin for optimizers of Keras 3. ``update_step`` subtracts the learning rate times the
-    result, except for variables that are never compressed, which the optimizer updates."""
+    compressor's result. Variables that are never compressed are updated as without this class."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -223,8 +223,8 @@ class Follower:
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a float64 vector of the loss scale, the learning rate, the memory's
         hyper-parameters, whether Adam uses epsilon hat, and the step counter. The graph reads these
-        values, because Python might read the counter before its increment on some ranks, and later
-        on others."""
+        values, because Python might read the counter before its increment on some ranks, and after
+        it on others."""
         optimizer = self._optimizer
         # Horovod divides the results by the number of accumulated batches. Treat this number as a
         # loss scale, so that the memory gets the mean of the batches, and updates keep their size.

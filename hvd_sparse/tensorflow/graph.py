@@ -1,4 +1,4 @@
-"""Adds operations to a graph: those of messages, and the branches of ``Compression.auto``."""
+"""Adds operations to a graph: the exchange of messages, and branches for ``Compression.auto``."""
 
 from __future__ import annotations
 

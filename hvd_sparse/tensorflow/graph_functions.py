@@ -26,8 +26,8 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""The branches of a step: compressed; dense with the residuals; by Horovod alone, in the
-accumulator's dtype or in float16."""
+"""The branches of a step: compressed; dense with the residuals; reduced by Horovod alone, in the
+accumulator's dtype; and the same in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0

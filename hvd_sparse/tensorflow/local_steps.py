@@ -127,7 +127,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Broadcast variables from rank 0, in place; bfloat16, unknown to Horovod, as integers."""
+    """Broadcast variables from rank 0, in place. Horovod needs bfloat16 as integers."""
     known = [variable for variable in variables if variable.dtype != tf.bfloat16]
     if known:
         hvd.broadcast_variables(known, root_rank=0)

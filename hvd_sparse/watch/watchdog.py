@@ -126,8 +126,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
-        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds,
-        because its error handling or its exit is waiting for Horovod."""
+        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds:
+        its error handling or its exit is then waiting for Horovod."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()

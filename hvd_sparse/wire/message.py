@@ -19,7 +19,7 @@ the rank's error.
                       overflows. Some phases of an exchange also send members without a frame
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-Messages contain their length, because allgather and alltoall concatenate those of all ranks.
+Messages contain their length, because allgather and alltoall concatenate all ranks' messages.
 """
 
 from __future__ import annotations

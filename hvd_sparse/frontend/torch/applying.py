@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Key in the saved state of SGD and Muon; maps a parameter's index to the compressor's steps."""
+"""Key in the saved state of SGD and Muon, for the compressor's number of steps by parameter."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",

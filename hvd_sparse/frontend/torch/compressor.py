@@ -94,7 +94,7 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's flat value; the same view in every step if its memory allows it."""
+        """Return a parameter's flat value: if possible, the same view in every step."""
         parameter = self._parameters[position]
         place, view = self._views.get(position, (0, None))
         if view is not None and parameter.data_ptr() == place and parameter.is_contiguous():
