@@ -232,7 +232,7 @@ def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # Read the rank only now: without a timeline, it may be unknown, before ``hvd.init``.
+            # Only now, because compressors without a timeline may be created before ``hvd.init``.
             number = rank()
             _OPEN[setting] = TraceFile(path_of(setting, number), number)
         spans.add(partial(_OPEN[setting].listen, name))

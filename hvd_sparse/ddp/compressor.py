@@ -377,7 +377,7 @@ def raise_behind_backward(error: SparseError) -> None:
     def throw() -> None:
         raise error
 
-    # DDP queues its last callback after the hook's last call. A callback of a callback follows.
+    # DDP queues its last callback after the hook's last call. A nested callback runs after that.
     engine.queue_callback(lambda: engine.queue_callback(throw))
 
 

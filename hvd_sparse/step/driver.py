@@ -215,7 +215,7 @@ class Driver:
 
     def _finish(self, run: StepRun) -> SparseError | None:
         active = []
-        # In the same order on all ranks, because collectives are matched by their order.
+        # In the same order on all ranks, because torch.distributed matches collectives by order.
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
             # If the bucket is not full, this rank's message shows which tensors are missing.

@@ -65,7 +65,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
         # The tensor's own parts, because the receiver decodes with these.
         sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
         start += vector.size
-    for ticket, outgoing in zip(tickets, sent):  # not in the loop: its errors change no ticket
+    for ticket, outgoing in zip(tickets, sent):  # a second loop: errors above change no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None
 
 

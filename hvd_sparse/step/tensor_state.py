@@ -91,7 +91,7 @@ class TensorState:
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.exchange_memo, self.selected_in = exchange_memo, selected_in
         self.departures = None
-        # If another rank selects in a step, this rank notes none, and ``commit`` keeps these.
+        # In steps in which another rank selects, ``commit`` must keep the restored values.
         self._settle()
 
     def commit(self) -> None:

@@ -313,7 +313,7 @@ class TensorflowCompressor(Compressor):
         # In all other cases, the first carrier shows the reduction.
         if site.op is not None and site.scales == (1.0, 1.0):
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # Ranks outside of the process set take no part. An elastic state may have met already.
+        # Ranks outside of the process set run no handshake. Elastic states may have run it already.
         if self.process_set.included() and not self.step.world_size:
             self._meet()
         self._has_shaken_hands = True

@@ -171,8 +171,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # Messages, like carriers, get their names from the graph's scopes. So the names differ,
-            # and are the same on all ranks, even if one rank cannot identify a gradient.
+            # Messages, like carriers, get names from the graph's scopes. So each message has a
+            # name of its own, the same on all ranks, even if a rank cannot identify the gradient.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]

@@ -225,7 +225,7 @@ def say_and_exit(words: str) -> None:
     os._exit(EXIT_CODE)
 
 
-# Called after hvd.init: what is registered last runs first, so before Horovod's shutdown.
+# Called after hvd.init: functions registered last run first, before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Register a function that runs at the process's exit. After an error of this package or a
