@@ -82,8 +82,8 @@ class StepParts:
     selector takes no density).
 
     sends_accumulated : the sent values equal the accumulated values bit for bit
-    row_body : identifier of the frame body in ``kernels.rows`` that compiled kernels write for this
-        codec; 0 if they do not support the codec or the selector
+    row_body : format of the frame bodies that compiled kernels write for this codec (see
+        ``kernels.rows``); 0 if the kernels do not support the codec or the selector
     """
 
     def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:

@@ -167,8 +167,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return ``Rates`` that compare with the first step's rates. If the later rates are not known,
-    ``why`` is the reason, and a warning is logged."""
+    """Return ``Rates`` that compare later learning rates with those of the first step. If the later
+    rates are not known, ``why`` is the reason, and a warning is logged."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "

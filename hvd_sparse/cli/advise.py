@@ -89,7 +89,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return the number in ``text`` times the factor of its unit. The unit "" is an omitted one."""
+    """Return the number in ``text`` times the factor of its unit. The unit "" means no unit."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan

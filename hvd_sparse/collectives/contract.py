@@ -121,7 +121,7 @@ class Placement:
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement of consecutive ranks on nodes; the last node may have fewer ranks."""
+    """Return a placement with ``ranks_per_node`` ranks on each node; the last may have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

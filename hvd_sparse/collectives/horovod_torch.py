@@ -56,7 +56,7 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` lets HorovodInternalError pass, for elastic runs."""
+    """Collectives over a process set. ``wait`` does not catch HorovodInternalError."""
 
     horovod = mpi_ops
 
@@ -143,7 +143,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, as asynchronous completion requires."""
+    """Let the current stream wait for Horovod's results, if its handles complete asynchronously."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

@@ -400,7 +400,7 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called by autograd before adding to ``.grad``, even if there is no gradient to add."""
+        """Called by autograd before it adds to ``.grad``, even if it has no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)

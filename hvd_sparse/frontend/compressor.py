@@ -212,8 +212,8 @@ class Compressor:
         """Return this rank's counters since the start, JSON-serializable.
 
         name, exchange : the compressor's name, and its exchange with options
-        hiding : only with ``density="hiding"``: the largest compression ratio, "c_max", and
-            "is_measured", whether the densities in "density_asked" are measured yet
+        hiding : only with ``density="hiding"``: "c_max", the largest compression ratio; and
+            "is_measured", whether the densities in "density_asked" have been measured
         along_rate : only if densities follow the learning rate: the mean "density", and the "codec"
 
         ``hvd_sparse.step.stats.Stats.report`` describes all other entries.
@@ -286,9 +286,9 @@ class Compressor:
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
-            threshold, the memos of selector and exchange, the name of the tensor or group from
-            which entries were last selected, the memory's arrays and numbers, and the density if it
-            was measured
+            threshold, the values that selector and exchange keep, the name of the tensor or group
+            from which entries were last selected, the memory's arrays and numbers, and the density
+            if it was measured
         """
         self.resolve()
         return saved_state(self.step, *self._place_in_world())

@@ -81,7 +81,7 @@ class Recorder:
             self._step.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
-        """Called when this rank has submitted a step. Ask in a thread which ranks are behind."""
+        """When this rank has submitted a whole step, ask in a thread which ranks are behind."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging

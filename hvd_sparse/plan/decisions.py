@@ -204,7 +204,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with neighbouring groups joined wherever the step does not end later."""
+    """Return the plan with neighbouring groups joined wherever the step then ends no later."""
     ends = list(plan)
     # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
@@ -300,8 +300,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which the message hides behind the
-        backward pass. This aim is that of shi2020lags; the rule ``largest_hidden`` is our own."""
+        """Choose for each message the largest density at which the message ends before the next
+        one is ready. The idea is that of shi2020lags; the rule ``largest_hidden`` is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max

@@ -33,8 +33,8 @@ ENOUGH = STEPS // 2 + 1
 
 class MeasuringPolicy(Policy):
     """Base class of policies that measure steps until all ranks adopt one decision, an object of
-    ``kind`` (``is_over``). "Collective" below means that all ranks must make a call in the same
-    step."""
+    class ``kind``; then ``is_over`` is True. "Collective" below means that all ranks must make a
+    call in the same step."""
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]

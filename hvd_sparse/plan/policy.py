@@ -128,7 +128,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives. If one hangs, the error contains ``what``."""
+    """Return a context for a policy's collectives. If one times out, the error names ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()

@@ -100,7 +100,7 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a state's field; "config" without the options that may differ between ranks."""
+    """Return a field of a state; of "config", only the options that are equal on all ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}

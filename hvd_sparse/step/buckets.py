@@ -27,7 +27,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Return buckets of neighbouring tensors, from last to first, as in most backward passes."""
+    """Return buckets of neighbouring tensors, from the last tensor to the first, because most
+    backward passes compute gradients in this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0

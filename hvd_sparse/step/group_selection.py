@@ -27,8 +27,9 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
-    """Make one selection from the accumulated vectors of several tensors, and encode each tensor's
-    share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks."""
+    """Make one selection from the vectors (residual + gradient) of several tensors, and encode each
+    tensor's share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks.
+    """
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]

@@ -2,8 +2,9 @@
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
-With an exchange that ``settles_later``, memory.update runs after the exchange. With one that
-``sums_first``, the pipeline starts with the summed gradient. ``step.receiver`` decodes the frames
+If the exchange determines which entries leave the residual (``settles_later``), memory.update runs
+after it. If the exchange sums gradients before the selection (``sums_first``), the pipeline starts
+with the summed gradient. ``step.receiver`` decodes the frames
 of all ranks and sums them in rank order. The pass over a tensor is the kernel call that adds the
 gradient to the residual. If the selector gives an aim, a threshold that is known before the pass,
 the same call extracts the entries that reach this threshold.
@@ -73,7 +74,7 @@ class Pipeline:
     ) -> Outgoing:
         """Process a tensor's flat gradient, and return this rank's contribution to the step.
 
-        is_summed : an exchange with ``sums_first`` has summed the gradient of this rank's part
+        is_summed : the exchange has already summed the ranks' gradients of this rank's part
         accumulated : the result of the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
@@ -113,7 +114,7 @@ class Pipeline:
             raise
 
     def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Launch a tensor's pass on its device; return before the pass ends."""
+        """Launch a tensor's pass on its device, and return before the pass has ended."""
         state = ticket.state
         aim = _aim_of(state, ticket.parts.selector, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
@@ -189,8 +190,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's previous threshold. Return None if the tensor was last
-        selected alone, or without ``rollback``, where an error could lose the extracted entries."""
+        """Return an aim, with which a pass extracts entries at the group's previous threshold.
+        Return None if the tensor was last selected alone, or without ``rollback``, where an error
+        could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -198,7 +200,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add the extracted entries back, because without ``rollback`` no other buffer has them."""
+        """Add extracted entries back to their vector, which may be the only buffer."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -242,7 +244,7 @@ class Pipeline:
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
     def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
-        """Update the memory after an exchange that settles later."""
+        """Update the memory after an exchange that determines which entries leave the residual."""
         if arrival.left is not None:
             is_exact = not ticket.parts.selector.changes_values
             ticket.state.memory.update(arrival.left, is_exact, self.kernels)
@@ -256,7 +258,8 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
-    """Return the aim of a tensor's pass; None on the host if the aim only helps on devices."""
+    """Return a tensor's aim, with which its pass extracts entries at a threshold. Return None on
+    the host if the aim helps only on devices."""
     aim = selector.aim(state.spec.numel, warm, memo)
     return None if aim is not None and aim.brings and not state.is_on_device else aim
 
@@ -356,7 +359,8 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
 def _observe(
     state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
 ) -> tuple[float, float, int]:
-    """Return ``Outgoing.observed``. If ``is_taken``, the vector has zeros at the sent entries."""
+    """Return the norms and the staleness for ``Outgoing.observed``. ``is_taken`` states that the
+    vector has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)

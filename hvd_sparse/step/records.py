@@ -40,8 +40,8 @@ class Devices(Protocol):
         """Return the function that allocates zeros on a tensor's device; None on the host."""
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        """Launch a bucket's passes, and begin to copy their results to the host. Return at once,
-        with a function that returns whether all copies are complete."""
+        """Launch a bucket's passes (see ``step.pipeline``), and begin to copy their results to the
+        host. Return at once, with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         """Run independent functions, one for each tensor. The values that the functions read from
@@ -130,8 +130,8 @@ class TensorStep(Ticket):
 
     outgoing : this rank's contribution; None until the selection is made, and after a failure
     late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
-    gradient, accumulated : until the selection is made, the gradient without the loss scale, and
-        the result of its pass, which may still be running on a device
+    gradient : the gradient without the loss scale, until the selection is made
+    accumulated : residual + gradient, until the selection is made; a device may still compute it
     aim : if selection is over a group, the threshold at which the pass extracted entries
     out : the flat array for the result, until the result is returned
     """
@@ -175,7 +175,8 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Return one bucket, merged from the tickets' buckets. Tickets without a bucket add errors."""
+    """Return one bucket, merged from the tickets' buckets. A ticket of an unregistered tensor has
+    no bucket; the errors of its step are added."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

@@ -26,8 +26,9 @@ class Counts(dict[str, float]):
 
 
 class Stats:
-    """Counters of one compressor on one rank. Failed steps count for bytes of collectives, but not
-    for tensors. ``completed`` lists steps not counted yet; counting many at once is faster."""
+    """Counters of one compressor on one rank. The bytes of collectives include failed steps, the
+    counters of tensors do not. ``completed`` lists steps not counted yet; counting many at once is
+    faster."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []

@@ -105,7 +105,7 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace or append one bucket before its members enter the step, on all ranks."""
+        """Replace a bucket, or append one, before its members enter a step; on all ranks alike."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
@@ -120,7 +120,8 @@ class Step(Receiver):
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set the ranks' nodes (None if unknown) before the first step; resolve exchange "auto"."""
+        """Before the first step, set the ranks' nodes (None if unknown). Choose the exchange if it
+        is "auto"."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -144,8 +145,8 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin an uncompressed tensor's step, and return a ticket. If the memory ``finishes``, it
-        processes this tensor's gradient, too, unless the program passed its optimizer to the
+        """Begin an uncompressed tensor's step, and return a ticket. A memory that ``finishes`` all
+        reduced gradients processes this one, too, unless the program passed its optimizer to the
         compressor: then the optimizer updates the tensor by itself."""
         transactions, state = self.transactions, None
         with transactions.lock:
@@ -257,8 +258,8 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf by the carrier's flag, or as a failure if ``on_nonfinite`` is "raise"
-        or if only gradient + residual overflowed."""
+        """Report NaN or Inf to the other ranks by the carrier's flag, or as a failure if
+        ``on_nonfinite`` is "raise" or if only gradient + residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -318,7 +319,7 @@ class Step(Receiver):
 
     def begin_passes(self, bucket: BucketRun) -> None:
         """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
-        are not raised here, because reading the result of a pass that was not launched raises."""
+        are not raised here: if a pass was not launched, reading its result later raises one."""
         devices = self.transactions.devices
         if devices is None:
             return

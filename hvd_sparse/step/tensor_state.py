@@ -54,7 +54,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return the sum of the staleness, in steps, of the entries sent in this step."""
+        """Return how many steps ago the entries of this step were last sent, summed over them."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -65,8 +65,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo from which the selector starts; None after a selection over a
-        group."""
+        """The last threshold and the memo (stored values) from which the selector starts. Both are
+        None after a selection over a group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:

@@ -92,7 +92,7 @@ class Branches:
 
 class GraphBucket:
     """The tensors of one message, while a graph is traced. The message of a single tensor is built
-    at once. That of a group is built after all its tensors, when Horovod requests a result."""
+    at once. A group's message is built after all its tensors, when Horovod requests a result."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool

@@ -252,9 +252,9 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects programs with a tape that do not apply the results, or that change the results first.
-    It compares the changes of the smallest compressed variable with the results. ``factors`` is
-    ``Follower.factors``, or None without ``optimizer=``."""
+    """Detects programs with a gradient tape that do not apply the reduced gradients, or that change
+    these first, by comparing the smallest compressed variable's changes with its gradients.
+    ``factors`` is ``Follower.factors``, or None without ``optimizer=``."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and its expected update, ``result`` divided by ``scale``."""
+        """Store the variable's value, and the update expected for ``result / scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []

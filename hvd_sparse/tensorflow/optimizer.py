@@ -177,7 +177,7 @@ def divisor_of(optimizer: Optimizer) -> int:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if the optimizer would clip the memory's updates like gradients."""
+    """Raise InvalidOption if the optimizer would clip the updates that the memory computes."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

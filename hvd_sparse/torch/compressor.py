@@ -188,7 +188,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return the gradient for Horovod, uncompressed and without the memory, and a ticket."""
+        """Return the gradient for Horovod, uncompressed and without residual, and a ticket."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)

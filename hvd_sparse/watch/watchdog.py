@@ -135,7 +135,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Return the ranks that have submitted fewer tensors than this rank, after asking all."""
+        """Ask all ranks, and return those that have submitted fewer tensors than this rank."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)

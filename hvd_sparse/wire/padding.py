@@ -1,4 +1,4 @@
-"""Padding of the arrays in allgathers to a room, a length that seldom changes between steps.
+"""Pads the arrays in allgathers to a room: a length that seldom changes between steps.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding

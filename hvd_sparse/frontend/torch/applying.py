@@ -255,8 +255,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Reads the settings for each tensor's memory from the optimizer. The constructor makes the
-    optimizer's class a subclass of ``Applying``, and Horovod then derives a class from it."""
+    """Reads the settings for each tensor's memory from the optimizer. The constructor changes the
+    optimizer's class to a subclass of ``Applying``, from which Horovod then derives a class."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))

@@ -1,7 +1,7 @@
 """Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
-the tensor's step is taken back. docs/adr/0035 has the rules, also for programs such as PCGrad.
+the tensor's step is rolled back. docs/adr/0035 has the rules, also for programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
@@ -62,7 +62,7 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, with the versions that tensors had when the result was returned.
+    """A parameter's result, and the ``_version`` of two tensors when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet
@@ -81,7 +81,7 @@ class Result:
 
 
 class Results:
-    """The results of a compressor. ``waiting`` has the results that no optimizer has applied yet.
+    """The reduced gradients that a compressor has returned. ``waiting`` has those not yet applied.
     ``way`` is a text for errors: how to make gradients come through the compressor."""
 
     way = ""
@@ -156,7 +156,7 @@ class Results:
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
         """Record a result that is about to be returned. ``run`` is its step, or None if the step
-        cannot be taken back. A scaler will divide the result by ``scale``."""
+        cannot be rolled back. A scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
