@@ -21,7 +21,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """Entries of all gradients, number of compressed tensors, and seconds of a backward pass."""
+    """A model: entries of its gradients, number of compressed tensors, seconds of backward pass."""
 
     numel: int
     tensors: int

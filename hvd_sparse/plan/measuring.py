@@ -260,7 +260,7 @@ class GraphPlannedGroups(PlannedGroups):
 
 class HidingPolicy(MeasuringPolicy):
     """Policy of ``density="hiding"``: uses the smallest density during the measurement, and then
-    the largest densities at which messages hide behind the backward pass."""
+    the largest densities at which the messages still end during the backward pass."""
 
     kind = HiddenDensities
     departed = "their densities were measured, so they are measured again"

@@ -127,7 +127,7 @@ class Pipeline:
 
     def _send_whole(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
         """Return the whole gradient, for exchanges that sum before they select. On a dense step,
-        this rank's residual is added to its part."""
+        this rank's residual is added to the part of the gradient that it covers."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -190,9 +190,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim, with which a pass extracts entries at the group's previous threshold.
-        Return None if the tensor was last selected alone, or without ``rollback``, where an error
-        could lose the extracted entries."""
+        """Return an ``Aim`` at the group's previous threshold, for the kernel that adds a tensor's
+        gradient to its residual. Return None if the tensor was last selected alone, or without
+        ``rollback``, where an error could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
@@ -258,8 +258,8 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
 
 
 def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
-    """Return a tensor's aim, with which its pass extracts entries at a threshold. Return None on
-    the host if the aim helps only on devices."""
+    """Return the selector's ``Aim`` for the kernel that adds a tensor's gradient to its residual.
+    Return None on the host if the aim helps only on devices."""
     aim = selector.aim(state.spec.numel, warm, memo)
     return None if aim is not None and aim.brings and not state.is_on_device else aim
 
@@ -376,7 +376,7 @@ def _squared(x: np.ndarray) -> float:
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
     """Return a selector's random generator for one step of a tensor. If ``rank`` is None, all ranks
-    get the same generator. The numbers do not depend on the order of hooks."""
+    get the same generator. The numbers do not depend on the order in which hooks run."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so numbers overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]

@@ -115,7 +115,7 @@ class Step(Receiver):
         self.fixed_parts = configuration.fixed_parts
 
     def meet(self, rank: int, world_size: int) -> None:
-        """Set the rank and the number of ranks, in a handshake or from a state."""
+        """Set the rank and the number of ranks, as a handshake or a loaded state gives them."""
         self.rank, self.world_size = rank, world_size
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 

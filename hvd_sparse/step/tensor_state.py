@@ -135,7 +135,7 @@ class Departures:
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Undo the record of ``step``, which is rolled back, if this is the last record."""
+        """Undo the last record if it is of ``step``, because this step is rolled back."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before

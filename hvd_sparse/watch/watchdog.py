@@ -284,7 +284,7 @@ def lines_of_main_thread() -> list[Line]:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """Return a text with the innermost line, and the innermost line in the user's own files."""
+    """Return a text with a stack's innermost line, and with its innermost line of user code."""
     if not lines:
         return "no frame of its main thread"
     own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
