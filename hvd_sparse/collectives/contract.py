@@ -16,7 +16,8 @@ class Pending(Protocol):
     """A collective that has been started and may still run."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds; None: no limit."""
+        """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds; None sets no
+        limit."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""

@@ -357,7 +357,7 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
-    """Return whether the entries fill the memory from the first to the last without overlap. DDP
+    """Return whether the entries fill their range of memory without gaps and overlaps. DDP
     uses the strides of a contiguous tensor for all other parameters."""
     return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 

@@ -116,7 +116,7 @@ class Costs:
         return [keys for keys in families.values() if self.layers(keys)]
 
     def layers(self, keys: Sequence[str]) -> list[int]:
-        """Return the positions of the compressed tensors among ``keys``, in backward order."""
+        """Return the positions of compressed tensors in ``keys``, in order of the backward pass."""
         wanted, specs = set(keys), self.specs
         found = [position for position in self.compressed if specs[position].key in wanted]
         # A backward pass runs in reverse order, so equal times are sorted by descending position.

@@ -342,8 +342,9 @@ class HiddenDensities:
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Choose the largest size of each message at which the message hides. Return the indices of the
-    chosen sizes, and the end time of each message, float64 [messages], in seconds.
+    """Choose the largest size of each message at which the message hides: it ends before the next
+    one is ready. Return the indices of the chosen sizes, and the end time of each message, float64
+    [messages], in seconds.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
     at most ``ready(next) - max(ready(this), end(previous))`` seconds. A message that does not hide

@@ -2,8 +2,8 @@
 
     bytes     content (little-endian)
     8         b"HVDSPRS" and the version of this layout
-    ...       the arrays, one after the other
-    ...       JSON: the states; each array is replaced by its dtype, length and place in the file
+    any       the arrays, one after the other
+    any       JSON: the states; each array is replaced by its dtype, length and place in the file
     8         length of the JSON
     32        SHA-256 of all bytes before
 

@@ -4,10 +4,10 @@
 
 If the exchange determines which entries leave the residual (``settles_later``), memory.update runs
 after it. If the exchange sums gradients before the selection (``sums_first``), the pipeline starts
-with the summed gradient. ``step.receiver`` decodes the frames
-of all ranks and sums them in rank order. The pass over a tensor is the kernel call that adds the
-gradient to the residual. If the selector gives an aim, a threshold that is known before the pass,
-the same call extracts the entries that reach this threshold.
+with the summed gradient. ``step.receiver`` decodes the frames of all ranks and sums them in rank
+order. The pass over a tensor is the kernel call that adds the gradient to the residual. If the
+selector gives an aim, a threshold that is known before the pass, the same call extracts the entries
+that reach this threshold.
 """
 
 from __future__ import annotations

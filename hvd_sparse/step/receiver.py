@@ -49,7 +49,8 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store the results of an exchange. If it ``settles_later``, update the memories, too."""
+        """Store the results of an exchange. If the exchange determines which entries leave the
+        residuals (``settles_later``), update the memories."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)

@@ -214,7 +214,7 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, around Horovod's own branches. It waits
+        """Build the operation that chooses a step's branch, outside of Horovod's branches. It waits
         for the last gradient in the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:

@@ -315,7 +315,7 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return the entries of ``ParameterCompressor.stats``, and ``wire`` as "wire"."""
+        """Return the entries of ``ParameterCompressor.stats``, and "wire": "host" or "device"."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:

@@ -268,8 +268,8 @@ class Given:
 
 
 class Changes:
-    """The gradients that Horovod has received in a step. All are compared at the step's first
-    result, because a result may be written to memory that other gradients share."""
+    """The gradients that Horovod has received in a step. All are checked for changes at the
+    step's first result, because a result may be written to memory that other gradients share."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}

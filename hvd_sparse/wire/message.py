@@ -13,8 +13,8 @@ the rank's error.
     24      8         number of bytes of the whole message
     32      4*members position of every member among the registered tensors, ascending, plus 2**31
                       if the member has no frame in this message
-    ...     4         CRC-32 of all bytes before
-    ...               kind 0: the members' frames (``wire.frame``), concatenated. A member has no
+    then    4         CRC-32 of all bytes before
+    then              kind 0: the members' frames (``wire.frame``), concatenated. A member has no
                       frame if its gradient has NaN or Inf, or if a sum of several ranks' entries
                       overflows. Some phases of an exchange also send members without a frame
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
