@@ -30,8 +30,8 @@ class Session:
     specs : the tensors, the same in the same order on all ranks
     collective : connects the ranks, for example a rank of ``LocalWorld``
     average : ``reduce`` returns the mean over ranks; if False, the sum
-    buckets : positions of the tensors of every bucket; None for those that follow
-        from the configuration's option ``groups``
+    buckets : positions of the tensors of every bucket; None for the buckets that the
+        configuration's option ``groups`` gives
 
     Raises
     ------

@@ -90,7 +90,7 @@ class TorchCompressor(ParameterCompressor):
         self.process_set = hvd.global_process_set if process_set is None else process_set
         check_process_set(self.process_set)
         place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
-        # Horovod looks at the size of the world, not at that of the process set.
+        # Horovod calls the compressor if the world, not the process set, has several ranks.
         self.is_called_alone = world_size == 1 and hvd.size() > 1
         named = check_named(named_parameters)
         super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)
@@ -188,7 +188,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return the gradient for Horovod, uncompressed and without the memory, and a ticket."""
+        """Return the gradient for Horovod, uncompressed and without residual, and a ticket."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -315,7 +315,7 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return the entries of ``ParameterCompressor.stats``, and ``wire`` as "wire"."""
+        """Return the entries of ``ParameterCompressor.stats``, and "wire": "host" or "device"."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:

@@ -1,4 +1,4 @@
-"""Padding of the arrays in allgathers to a room, a length that seldom changes between steps.
+"""Pads the arrays in allgathers to a room: a length that seldom changes between steps.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
@@ -30,7 +30,7 @@ HEAD = struct.Struct("<QQ")
 GRAIN = 64
 """The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room is longer than the longest block by one part in this many, because lengths vary."""
+"""A room is longer than the longest block by 1 / ``SPARE``, because lengths vary."""
 LARGE = 2
 """A room is too large if it has more than this many times the length of the longest block."""
 PATIENCE = 8
