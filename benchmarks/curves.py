@@ -46,9 +46,9 @@ The optimizer is SGD with momentum 0.9, passed as `optimizer=`, with a learning 
 keeps the optimizer; `signsgd` has the learning rate {signs:g}. `strom` has the threshold 0.01.
 
 No learning rate was searched, and ten epochs are few. So a row shows how a method begins, not what
-it can reach. [Accuracy](accuracy.md) has longer trainings with a rate for each method. *work* is the
-CPU time of a worker's own part of a step, in Python and kernels, while other programs ran on the
-machine. Because the tensors are small, it is mostly the time of function calls. The time of
+it can reach. [Accuracy](accuracy.md) has longer trainings with a rate for each method. *work* is
+the CPU time of a worker's own part of a step, in Python and kernels, while other programs ran on
+the machine. Because the tensors are small, it is mostly the time of function calls. The time of
 selecting from large tensors is on [a page of its own](selecting.md). `chunked` sends at least one
 chunk of every tensor, so it sends the same at both densities.
 
