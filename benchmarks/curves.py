@@ -1,9 +1,9 @@
-"""A short training by every named method, for the curve on its page: the work of
-``python -m benchmarks curves``.
+"""Short trainings with every named method, whose curves the methods' pages show.
 
-The simulated workers of the accuracy bench on scikit-learn's digits, by SGD with momentum 0.9 that
-is handed over, with one learning rate for all: a few seconds a run, and no search.  What the folder
-holds already is not made again.
+``python -m benchmarks curves`` trains with the simulated workers of the accuracy benchmark on
+scikit-learn's digits. The optimizer is SGD with momentum 0.9, which the compressor gets. All
+methods have one learning rate without a search, except those in ``RATES``. A run takes a few
+seconds. Runs whose results are already in the output folder are not repeated.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ RATE, DENSITIES = 0.05, (0.01, 0.001)
 STEPS, SEEDS, POINTS = 210, 3, 12
 QUICK_STEPS, QUICK_METHODS = 20, ("ldte_bs", "signsgd")
 SPELLED = {"strom": "strom,threshold=0.01"}
-"""Methods that want an option."""
+"""Methods that need an option."""
 RATES = {"signsgd": 0.0005}
-"""Its update is +1 or -1 an entry: a rate is the length of a step."""
+"""Other learning rates. Updates of ``signsgd`` are +1 or -1, so its rate is the length of a
+step."""
 KEPT = ("terngrad", "signsgd")
-"""Methods without a residual, which take no optimizer."""
+"""Methods without a residual, which refuse ``optimizer=``."""
 TEXT = """# Curves of all methods
 
 A short training by every named method; each [method's page](../methods/index.md) shows its curve.
