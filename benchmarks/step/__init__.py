@@ -1,1 +1,2 @@
-"""The work of a step under Horovod: one launch a method, all models in turn."""
+"""Measures the work of a step under Horovod. Each method has one launch, which measures all
+models."""

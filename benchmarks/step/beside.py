@@ -1,4 +1,5 @@
-"""One rank of ``bench step``: ways to do the same that take turns, each with its work."""
+"""One rank of ``python -m benchmarks step``: measures several ways to do the same work, which run
+one after the other in each round."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from hvd_sparse.ddp import register
 
 
 class Watch(list[float]):
-    """The processor time of calls, in the threads that made them."""
+    """A list of the CPU times, in seconds, of watched calls, measured in the threads that made
+    them."""
 
     def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
@@ -42,7 +44,8 @@ def large() -> list[Turn]:
 
 
 def ddp() -> list[Turn]:
-    """The hook's work includes the end of the step, as DDP calls it for the only bucket."""
+    """Return the turns with DDP. The hook's work includes the end of the step, because there is
+    only one bucket."""
     meeting = f"file://{os.environ[RESULTS]}/group"
     dist.init_process_group("gloo", meeting, rank=hvd.rank(), world_size=hvd.size())
     replay, watch, module = _replay("ddp"), Watch(), nn.Module()
@@ -63,7 +66,7 @@ def ddp() -> list[Turn]:
 
 
 def tensorflow() -> list[Turn]:
-    """The work in TensorFlow is that of the threads that run the graph."""
+    """Return the turns with TensorFlow, whose work is that of the threads that run the graph."""
     import horovod.tensorflow as hvd_tf
     import tensorflow as tf
 
@@ -102,7 +105,8 @@ def _replay(model: str) -> Replay:
 
 
 def _calls(name: str, model: str, method: str) -> Turn:
-    """Return steps through Horovod's optimizer, whose work is ``compress`` and ``decompress``."""
+    """Return a turn that makes a step of Horovod's optimizer; its work is ``compress`` and
+    ``decompress``."""
     rank = Rank(model, method, DENSITY)
     rank.warm_up()
 
@@ -114,7 +118,8 @@ def _calls(name: str, model: str, method: str) -> Turn:
 
 
 def _watched(name: str, replay: Replay, watch: Watch, step: Callable[[], Any]) -> Turn:
-    """Return steps on gradients drawn anew, after some, until thresholds are as they stay."""
+    """Return a turn that makes a step with new gradients. Before it returns, it makes some steps,
+    after which thresholds hardly change."""
     numbers = itertools.count(1)
 
     def take() -> dict[str, float]:
