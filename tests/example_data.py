@@ -1,4 +1,5 @@
-"""Small files in the formats of CIFAR-10's Python batches, folders of images and PTB's texts."""
+"""Creates small files in the formats of CIFAR-10's Python batches, of folders of images, and of
+PTB's texts."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def make_cifar10(folder: Path, images: int = 16) -> None:
 
 
 def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60, 48)) -> None:
-    """Write train and val with two classes of so many images: JPEG of one, PNG of the other."""
+    """Write the folders train and val, each with two classes of images: one class in JPEG, the
+    other in PNG."""
     from PIL import Image
 
     rng = np.random.default_rng(1)

@@ -1,4 +1,5 @@
-"""A real interpreter that has numpy, hvd_sparse and nothing else: what most users have at first."""
+"""A Python interpreter that has only numpy and hvd_sparse, like the first installation of most
+users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Launches by Gloo and MPI on a cluster of three namespaces; their outcomes as JSON."""
+"""Launches programs by Gloo and MPI on a cluster of three namespaces, and prints the results as
+JSON."""
 
 import json
 import os
