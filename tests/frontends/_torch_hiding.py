@@ -1,4 +1,5 @@
-"""``density="hiding"``: all ranks adopt the same densities at one step, and nothing is lost."""
+"""Cases of ``density="hiding"``: all ranks adopt the same densities at the same step, and no entry
+is lost."""
 
 import copy
 import time

@@ -1,4 +1,5 @@
-"""Watching changes no bit, and messages are under way while gradients are computed."""
+"""Cases of watching a run: it changes no bit, and messages are sent while gradients are
+computed."""
 
 import os
 import tempfile

@@ -1,4 +1,5 @@
-"""Worker: the documentation's blocks for a framework, and two steps. Argument: the framework."""
+"""Worker: runs the documentation's code blocks for a framework, and two steps with each. Argument:
+the framework."""
 
 import warnings
 from functools import partial

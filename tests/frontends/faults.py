@@ -1,4 +1,5 @@
-"""Worker: faults that must end in an error on every rank. Arguments: the framework, ranks."""
+"""Worker: faults that must raise an error on every rank. Arguments: the framework, and the number
+of ranks."""
 
 import sys
 

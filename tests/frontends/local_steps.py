@@ -1,4 +1,5 @@
-"""Worker: ranks that train by themselves and exchange every few steps.  Argument: the framework."""
+"""Worker: local steps, in which ranks train alone and exchange every few steps. Argument: the
+framework."""
 
 import copy
 from functools import partial

@@ -1,4 +1,5 @@
-"""Worker: loss scaling and checkpoints. Arguments: the framework, what, and a folder."""
+"""Worker: loss scaling and checkpoints. Arguments: the framework, the kind of cases, and a
+folder."""
 
 import sys
 from functools import partial
