@@ -1,4 +1,4 @@
-"""Pages of results: a template, its tables, and the JSON beside it."""
+"""Writes pages of results from a template and tables, and the figures as JSON."""
 
 from __future__ import annotations
 
