@@ -1,4 +1,4 @@
-"""What ``python -m benchmarks select`` times: our selectors, the peers', the floor, and
+"""What ``python -m benchmarks select`` times: our selectors, the peers', the floor and
 receiving."""
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ POOL = 4
 BLOCKS = 64
 SLACK = 65_536
 ALIGNMENT = 16
-"""Number of entries in 64 bytes. Slices begin at multiples of it, as arrays of the frameworks
-do."""
+"""Entries in 64 bytes. Slices begin at multiples of it, as arrays of the frameworks do."""
 
 
 def padded(size: int) -> int:
@@ -51,8 +50,8 @@ class Gradients:
         return self.arrays[step % POOL][start : start + self.numel]
 
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
-        """Return a random vector, float32 [numel], that resembles the residual of error feedback
-        after many steps at this density."""
+        """Return random float32 [numel] that resembles the residual after many steps at a
+        density."""
         rng = np.random.default_rng(seed)
         walk = rng.random(self.numel, np.float32)
         walk -= rng.random(self.numel, np.float32)
@@ -68,8 +67,7 @@ def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
 
 
 def fill(gradients: np.ndarray, source: np.ndarray, step: int) -> None:
-    """Fill ``gradients`` with repeated copies of ``source``, from an offset that depends on the
-    step."""
+    """Fill ``gradients`` with copies of ``source``, from an offset that depends on the step."""
     start = step * 7_919_993 % source.size
     filled = 0
     while filled < gradients.size:

@@ -37,7 +37,7 @@ class Times:
         return Quartiles.of(1e3 * self._seconds[name])
 
     def ratio(self, name: str, *others: str) -> Quartiles:
-        """Return the quartiles, over the rounds, of its time divided by the longest time of the
+        """Return quartiles over the rounds of its time divided by the longest time of the
         others."""
         slowest = np.max([self._seconds[other] for other in others], axis=0)
         return Quartiles.of(self._seconds[name] / slowest)

@@ -14,8 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def run_limited(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    """Run a command, and return its exit code and output. The code is None if the time limit was
-    exceeded."""
+    """Run a command; return its exit code (None if the time limit was exceeded) and its output."""
     process = subprocess.Popen(
         list(command),
         cwd=ROOT,

@@ -77,8 +77,7 @@ def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) ->
 
 
 def command(program: str) -> str:
-    """Return the command line as it was typed, with ``program`` in place of Python and the
-    module."""
+    """Return the command line as typed, with ``program`` in place of Python and the module."""
     return shlex.join([*program.split(), *sys.argv[1:]])
 
 
@@ -110,8 +109,7 @@ def write(
     lists: Mapping[str, Sequence[Any]],
     **shown: Any,
 ) -> str:
-    """Write ``head`` and ``lists`` to OUTPUT.json and the filled template to OUTPUT.md. Return the
-    page's text."""
+    """Write ``head`` and ``lists`` to OUTPUT.json and the page to OUTPUT.md; return the page."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True
     )

@@ -94,8 +94,7 @@ class DgcSampled:
 
 @dataclass(frozen=True)
 class GaussianK:
-    """Entries above a threshold, which comes from a fitted normal distribution and is corrected at
-    most three times (Shi et al. 2019)."""
+    """Entries above a normal fit's threshold, corrected at most three times (Shi et al. 2019)."""
 
     rounds: int = 3
 

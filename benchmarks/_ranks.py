@@ -68,8 +68,7 @@ def _launcher(ranks: int) -> list[str]:
 
 
 def report(rank: int, found: Any) -> None:
-    """Pass a rank's results, which JSON can express, to ``launch``. A rank calls this once, at its
-    end."""
+    """Pass a rank's JSON-serializable results to ``launch``. A rank calls this once, at its end."""
     _file_of(os.environ[RESULTS], rank).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -36,8 +36,8 @@ def parameters(name: str) -> list[Parameter]:
 
 
 def flops(name: str) -> float:
-    """Return the number of floating-point operations of the forward pass for one sample. A backward
-    pass needs twice as many."""
+    """Return the operations of the forward pass for one sample. A backward pass has twice as
+    many."""
     return float(_of(name)["flops"])
 
 

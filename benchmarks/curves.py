@@ -33,8 +33,7 @@ QUICK_STEPS, QUICK_METHODS = 20, ("ldte_bs", "signsgd")
 SPELLED = {"strom": "strom,threshold=0.01"}
 """Methods that need an option."""
 RATES = {"signsgd": 0.0005}
-"""Other learning rates. Updates of ``signsgd`` are +1 or -1, so its rate is the length of a
-step."""
+"""Other learning rates. Updates of ``signsgd`` are +1 or -1: its rate is the length of a step."""
 KEPT = ("terngrad", "signsgd")
 """Methods without a residual, which refuse ``optimizer=``."""
 TEXT = """# Curves of all methods

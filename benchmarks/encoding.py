@@ -1,5 +1,4 @@
-"""Bytes for an entry, and times of encoding and decoding, with every codec: ``python -m benchmarks
-codecs``."""
+"""Bytes for an entry and coding times of every codec: ``python -m benchmarks codecs``."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ TURN_S = 0.01
 """Seconds for which a measurement repeats a call."""
 YARDSTICK = "index_value"
 PEER_BYTES = {"pairs of int64 and float32": 12, "pairs of int32 and float16": 6}
-"""Bytes for an entry, without header, with GRACE and with the shortest format of the code of DGC's
-authors."""
+"""Bytes for an entry, without header, with GRACE and with DGC's authors' shortest format."""
 
 
 def tried() -> dict[str, Any]:
@@ -61,8 +59,7 @@ def bound(density: float, value_bytes: int) -> float:
 
 
 def _seconds_of(call: Callable[[], Any], repeats: int) -> float:
-    """Return the CPU time of this thread for one call, in seconds; other programs do not change
-    it."""
+    """Return the CPU seconds of one call in this thread; other programs do not change them."""
     start = time.thread_time()
     for _ in range(repeats):
         call()

@@ -1,5 +1,4 @@
-"""Selection cost, compared with one pass over memory and with baselines: ``python -m benchmarks
-select``."""
+"""Selection cost, beside one pass over memory and baselines: ``python -m benchmarks select``."""
 
 from __future__ import annotations
 

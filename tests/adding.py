@@ -28,8 +28,7 @@ def steps() -> dict[int, tuple[str, list[Block]]]:
 
 
 def added(folder: Path, without: int = 0) -> Path:
-    """Return a copy of the checkout to which the page's method is added. Step number ``without`` of
-    the page is left out."""
+    """Return a copy of the checkout with the page's method, except the step ``without``."""
     checkout = folder / "checkout"
     for name in NEEDED:
         target = checkout / name

@@ -45,8 +45,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return the README, the contributors' guide and every page of ``docs`` except results and
-    decisions."""
+    """Return README, CONTRIBUTING and every page of ``docs`` except results and decisions."""
     made = {ROOT / "docs" / "results", ROOT / "docs" / "adr"}
     found = [p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent not in made]
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]

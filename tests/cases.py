@@ -1,5 +1,4 @@
-"""Every registered part with the options that the conformance suite tests. A new part needs one
-line here."""
+"""Every registered part, with options for the conformance suite. A new part needs one line."""
 
 from __future__ import annotations
 

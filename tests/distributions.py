@@ -42,8 +42,7 @@ SMOOTH: dict[str, Draw] = {
     "uniform": lambda rng, numel, dtype: rng.uniform(-1, 1, numel),
     "all_negative": lambda rng, numel, dtype: -np.abs(rng.normal(size=numel)) - 1e-3,
 }
-"""Continuous distributions. Hardly any two magnitudes are equal, so there is a threshold for any
-count."""
+"""Continuous: hardly any two magnitudes are equal, so there is a threshold for any count."""
 
 NASTY: dict[str, Draw] = {
     "all_equal": lambda rng, numel, dtype: np.full(numel, 0.1),

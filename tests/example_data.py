@@ -1,5 +1,4 @@
-"""Creates small files in the formats of CIFAR-10's Python batches, of folders of images, and of
-PTB's texts."""
+"""Creates small files in the formats of CIFAR-10's batches, image folders, and PTB's texts."""
 
 from __future__ import annotations
 
@@ -23,8 +22,7 @@ def make_cifar10(folder: Path, images: int = 16) -> None:
 
 
 def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60, 48)) -> None:
-    """Write the folders train and val, each with two classes of images: one class in JPEG, the
-    other in PNG."""
+    """Write folders train and val with two classes of images: one in JPEG, one in PNG."""
     from PIL import Image
 
     rng = np.random.default_rng(1)

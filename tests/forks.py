@@ -19,8 +19,7 @@ from installed import python_path, with_triton
 
 LIMIT_S = 200
 ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
-"""Environment for workers that could use a real device. All workers that get it share one
-process."""
+"""Environment of workers that could use a real device. Workers with it share one process."""
 
 
 def run_worker(

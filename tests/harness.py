@@ -185,8 +185,8 @@ def _number_in(path: Path) -> int:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether the process that has a file of stacks still runs. Its number may meanwhile
-    belong to another process."""
+    """Return whether a process with a file of stacks still runs and is not another of its
+    number."""
     try:
         return str(path.parent).encode() in Path(f"/proc/{_number_in(path)}/environ").read_bytes()
     except OSError:
@@ -195,8 +195,7 @@ def _is_there(path: Path) -> bool:
 
 @cache
 def _native_stacks() -> str:
-    """Compile the library that writes native stacks, and return its path; an empty text without a C
-    compiler."""
+    """Compile the library for native stacks; return its path, or "" without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return ""
@@ -208,8 +207,7 @@ def _native_stacks() -> str:
 
 
 def report(rank: int, result: Any) -> None:
-    """Report this rank's result, which must be JSON serializable. Workers call it; the last result
-    counts."""
+    """Workers call it to report their rank's JSON-serializable result. The last one counts."""
     path = Path(os.environ[RESULTS]) / f"{rank}.json"
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result))

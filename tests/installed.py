@@ -1,5 +1,4 @@
-"""Packages that tests need in addition to the extra ``dev``, and the tests that are left out
-without them."""
+"""Packages beside the extra ``dev``, and the tests that are left out without them."""
 
 from __future__ import annotations
 

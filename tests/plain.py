@@ -1,5 +1,4 @@
-"""A Python interpreter that has only numpy and hvd_sparse, like the first installation of most
-users."""
+"""A Python interpreter with only numpy and hvd_sparse, like most users' first installation."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 
 RANKS = ("frontends", "launch", "network", "soak")
-"""Folders whose tests start real ranks. They run one launch at a time, because each needs more
-cores than there are."""
+"""Folders whose tests start real ranks, one launch at a time, because cores are few."""
 SHORT_ON_RANKS = {
     "test_auto.py",
     "test_ddp.py",
@@ -39,8 +38,7 @@ SHORT_ON_RANKS = {
 """Files of the short run that start ranks: laws, exchanges, faults, checkpoints, elastic runs and
 DDP, with each framework."""
 SHORT_WORLDS = {(2, "gloo"), (3, "mpi")}
-"""Number of ranks and controller of the launches in the short run: an even and an odd number, Gloo
-and MPI."""
+"""Ranks and controller of the short run's launches: an even and an odd number, Gloo and MPI."""
 
 
 def is_short(item: pytest.Item) -> bool:

@@ -74,6 +74,5 @@ def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays have the same bits. -0.0 and +0.0 differ, and so do NaN with
-    different bits."""
+    """Return whether two arrays have the same bits; for example, -0.0 and +0.0 differ."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

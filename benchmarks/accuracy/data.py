@@ -34,8 +34,7 @@ class Data(Protocol):
 
 
 class Images:
-    """Images with labels, in another random order in every epoch. The score is the test accuracy in
-    %."""
+    """Images with labels, in a new random order in every epoch. The score is test accuracy in %."""
 
     def __init__(
         self, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
@@ -114,8 +113,7 @@ def digits() -> Images:
 
 @cache
 def fashion() -> Images:
-    """Load Fashion-MNIST from Debian's package: 60,000 training and 10,000 test images of 28 x
-    28."""
+    """Load Fashion-MNIST from Debian's package: 60,000 training and 10,000 test images."""
     if not FASHION.is_dir():
         raise SystemExit(f"{FASHION} is not there: apt-get install dataset-fashion-mnist")
     train, test = (
@@ -131,8 +129,7 @@ def fashion() -> Images:
 
 
 def _idx(name: str) -> np.ndarray:
-    """Return the array of a file in IDX format. The format is two zeros, type, number of
-    dimensions, sizes, and bytes."""
+    """Return the array of an IDX file: two zeros, type, number of dimensions, sizes, and bytes."""
     with gzip.open(FASHION / name) as file:
         content = file.read()
     dimensions = content[3]

@@ -39,8 +39,7 @@ class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
         return update * math.sqrt(max(1, gradient.shape[0] / gradient.shape[1]))
 
     def _orthogonal(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return the matrix with its singular values set to about 1, by Newton and Schulz's
-        iteration."""
+        """Return the matrix with singular values of about 1, by Newton and Schulz's iteration."""
         is_tall = matrix.shape[0] > matrix.shape[1]
         x = matrix.T if is_tall else matrix
         x = x / (x.norm() + 1e-7)

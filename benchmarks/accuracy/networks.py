@@ -21,8 +21,7 @@ def digits_network() -> nn.Module:
 
 
 def fashion_network() -> nn.Module:
-    """Return a network of two convolutions with strides and two linear layers, with 478,766
-    parameters."""
+    """Return two convolutions with strides and two linear layers: 478,766 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),

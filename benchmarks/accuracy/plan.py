@@ -138,8 +138,7 @@ def best_rate(line: Line, results: Results) -> float:
 
 
 def best_of(scores: Mapping[float, float | None], line: Line) -> float:
-    """Return the learning rate with the best score. A training that diverged has the worst
-    score."""
+    """Return the learning rate with the best score. A diverged training has the worst score."""
     sign = 1.0 if TASKS[line.task].is_text else -1.0
 
     def badness(rate: float) -> float:

@@ -1,5 +1,4 @@
-"""Real ranks of the accuracy benchmark, which make the same training under Horovod on this
-machine."""
+"""Real ranks of the accuracy benchmark: the same training under Horovod on this machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Rows of the accuracy page, which compare the runs of a line with those of dense training, seed by
-seed."""
+"""Rows of the accuracy page, which compare a line with dense training, seed by seed."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ def verdict_of(row: Row) -> str:
 
 
 def ahead_of_ours(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Return the rules of others that are better than our best line with at most as many bytes,
-    each with this line."""
+    """Return others' rules that beat our best line with at most as many bytes, and this line."""
     judged = [(row, row.difference) for row in rows if row.difference is not None]
     found = []
     for row, difference in judged:

@@ -72,8 +72,7 @@ class Fp16(Dense):
 
 
 class PowerSGD(Dense):
-    """PowerSGD: factors of rank r with error feedback (Vogels, Karimireddy, Jaggi, 2019, Algorithms
-    1 and 2)."""
+    """PowerSGD with error feedback (Vogels, Karimireddy, Jaggi, 2019, Algorithms 1 and 2)."""
 
     def __init__(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int, rank: int

@@ -1,5 +1,4 @@
-"""Results of runs, one in each line of a JSON Lines file, so that a stopped benchmark can
-continue."""
+"""Results of runs, one in each line of a JSON Lines file, so that a benchmark can continue."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs of the accuracy benchmark. A run is a training by one rule, at one learning rate, with one
-seed."""
+"""Runs of the accuracy benchmark: a training by one rule, with one learning rate and seed."""
 
 from __future__ import annotations
 
@@ -66,8 +65,8 @@ class Training:
         return [p.grad for p in self.network.parameters() if p.grad is not None], loss.item()
 
     def run(self, rule: rules.Dense, points: int = 0) -> dict[str, Any]:
-        """Train with a learning rate that falls to 0 along a cosine; return the results for the
-        JSON file."""
+        """Train with a learning rate that falls to 0 along a cosine; return JSON-serializable
+        results."""
         losses: list[float] = []
         for step in range(self.steps):
             losses.append(

@@ -42,8 +42,7 @@ GOAL_OF_THIRTY = Goal(8)
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table: the calls of one part of a typical step, or of several parts
-    together."""
+    """One row of the table: calls of one part of a typical step, or of several parts."""
 
     framework: str
     what: str

@@ -26,14 +26,12 @@ PACKAGE = Path(hvd_sparse.__file__).parent
 
 
 class Watched:
-    """Wraps the Python functions of a graph. While ``is_recording`` is true, their calls are
-    recorded."""
+    """Wraps the Python functions of a graph, and records their calls while ``is_recording``."""
 
     def __init__(self) -> None:
         self.is_recording = False
         self.ways: dict[str, list[list[Call]]] = {}
-        """Recorded calls by the function's name, with a number if several operations have this
-        name."""
+        """Recorded calls by function name, with a number if several operations have this name."""
         self._wrapped: Counter[str] = Counter()
 
     @contextmanager

@@ -1,5 +1,4 @@
-"""One rank in PyTorch: records what ``compress`` and ``decompress`` call for each tensor, after the
-first steps."""
+"""One rank in PyTorch: records the calls of ``compress`` and ``decompress`` for each tensor."""
 
 from __future__ import annotations
 
@@ -75,8 +74,7 @@ def long_sleeps() -> Iterator[None]:
 
 
 def follow(name: str, model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Train a model. Return the calls of a typical step by tensor (in the order of the gradients),
-    and by method."""
+    """Train a model; return the calls of a typical step by tensor and by method."""
     named = [(f"{name}.{each}", parameter) for each, parameter in model.named_parameters()]
     inner = Compression.ldte_bs(named, name=name, **OPTIONS)
     compression = Followed(inner)

@@ -19,8 +19,7 @@ RECORDED = 15
 
 
 def described(ways: Sequence[list[Call]]) -> dict[str, Any]:
-    """Return the first of the recorded lists of calls that has the most frequent length, and the
-    range of the lengths."""
+    """Return the first list of calls with the most frequent length, and the range of lengths."""
     lengths = [len(way) for way in ways]
     if not lengths or not min(lengths):
         raise AssertionError("nothing of the package was called where its work was expected")

@@ -152,8 +152,7 @@ def _run(*command: str) -> str:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Return the bytes that this host's interfaces, without the loopback, have received and sent,
-    headers included."""
+    """Return the bytes that this host has received and sent (without loopback, with headers)."""
     received = sent = 0
     for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()[2:]:
         name, _, counters = line.partition(":")
@@ -164,8 +163,7 @@ def interface_bytes() -> tuple[int, int]:
 
 
 def main() -> int:
-    """Create hosts, run a command on the first one, and return its exit code. All hosts and their
-    processes end with the command."""
+    """Create hosts, run a command on the first, and end all with it; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
     parser.add_argument("--hosts", type=int, default=2, help="host1, host2, ...")
     parser.add_argument("--rate", help="of every link, each way, as tc writes it: 100mbit")

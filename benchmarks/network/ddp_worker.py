@@ -27,8 +27,7 @@ from hvd_sparse.methods.spelling import Spelled, read_method
 
 PORT = 29533
 SETTLING = 3
-"""Smallest number of untimed steps. In these steps DDP rebuilds its buckets, and PowerSGD is still
-dense."""
+"""Fewest untimed steps, in which DDP rebuilds its buckets and PowerSGD is still dense."""
 
 
 ONE_BUCKET_MB = 4096

@@ -16,8 +16,7 @@ from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
 from hvd_sparse.methods.spelling import density_argument, spell_density
 
 POOL = 1 << 22
-"""Number of random entries from which the gradients of a rank are filled, with another offset at
-every step."""
+"""Random entries from which gradients are filled, with another offset at every step."""
 LIMIT_S = 3600
 """Time limit of a launch that measures steps."""
 WORKERS = {"torch": "worker", "tensorflow": "tensorflow_worker", "ddp": "ddp_worker"}
@@ -78,8 +77,7 @@ def launch(
 def run_apart(
     cluster: Cluster, options: argparse.Namespace, model: str, compute: str
 ) -> dict[str, Any]:
-    """Run every method in its own launch in each round, in an order that changes from round to
-    round."""
+    """Run every method in its own launch in each round, in an order that changes each time."""
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
     arguments = ["--model", model, "--compute", compute]

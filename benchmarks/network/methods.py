@@ -26,22 +26,19 @@ HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 def read(spec: str) -> SpelledMethod:
-    """Return one of our methods from a text such as ``ldte_bs,codec=block16``; ``auto`` has no
-    options."""
+    """Return one of our methods from a text, for example ``auto`` or ``ldte_bs,codec=block16``."""
     return SpelledMethod("auto") if spec == "auto" else read_method(spec)
 
 
 def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
-    """Return the argument ``compression=`` for a method of Horovod's or ours; only ours get
-    ``options``."""
+    """Return ``compression=`` for a method of Horovod's or ours; only ours get ``options``."""
     if spec in HOROVODS:
         return HOROVODS[spec]
     return read(spec).create(Compression, named, **options)
 
 
 class Method:
-    """Averages gradients: ``submit`` is called for each gradient that is ready, and ``finish``
-    waits for the results."""
+    """Averages gradients: ``submit`` gets each that is ready, ``finish`` waits for the results."""
 
     is_settled = True
     """False during the trial of ``auto``, whose steps differ from the later ones."""
@@ -104,8 +101,7 @@ class _Timed:
 
 
 class Gathered(Method):
-    """Sends values and indices by two allgathers. If ``select`` returns None, the tensor is
-    averaged by an allreduce."""
+    """Sends values and indices by two allgathers; averages densely if ``select`` returns None."""
 
     index_dtype = torch.int64
     has_momentum = False
@@ -152,8 +148,7 @@ class Gathered(Method):
 
 
 class TopK(Gathered):
-    """Exact top-k of every tensor with error feedback; sends float32 values and int64 indices
-    (xu2021grace)."""
+    """Exact top-k with error feedback; sends float32 values and int64 indices (xu2021grace)."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)

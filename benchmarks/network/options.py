@@ -33,8 +33,7 @@ STEP_DENSITY, STEPS = 0.001, 5
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of a command line. If a combination cannot be measured, exit with a
-    message."""
+    """Return the options of a command line; exit with a message if they cannot be measured."""
     parser = create_parser()
     options = parser.parse_args(arguments)
     what = "train" if options.train else options.frontend

@@ -23,8 +23,7 @@ LONG_S = 0.5
 """Intended seconds of the long transfers."""
 
 FASTEST_BIT_S = 40e9
-"""Assumed rate of a link without a limit, from which the length of its long transfer is
-computed."""
+"""Assumed rate of a link without a limit, which determines the length of its long transfer."""
 
 
 def serve(port: int) -> None:
@@ -99,8 +98,8 @@ def describe(wire: dict[str, Any]) -> str:
 
 
 def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
-    """Let each of the first ``pairs`` hosts send to the next one; return the seconds of every
-    transfer."""
+    """Let each of the first ``pairs`` hosts send to the next; return the seconds of all
+    transfers."""
     running = []
     for i in range(pairs):
         source, target = cluster.hosts[i], cluster.hosts[(i + 1) % cluster.size]

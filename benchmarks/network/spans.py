@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 PHASES = ("backward", "select", "encode", "send", "decode")
-""""backward" is the backward pass or the sleep in its place; "send" is the time for which the step
-waits for the exchange."""
+""""backward" may be a sleep; "send" is the time for which the step waits for the exchange."""
 
 
 class Spans:
-    """Elapsed seconds and CPU seconds by phase. The time of a nested phase is not counted in the
-    outer one."""
+    """Elapsed and CPU seconds by phase. The time of a nested phase counts only in that phase."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -45,8 +43,7 @@ class Spans:
         self._since, self._used = now, used
 
     def wrap(self, owner: Any, attribute: str, name: str) -> None:
-        """Replace the function ``owner.attribute`` by one that counts its time as phase
-        ``name``."""
+        """Replace ``owner.attribute`` by a function that counts its time as phase ``name``."""
         original = getattr(owner, attribute)
 
         def timed(*arguments: Any, **options: Any) -> Any:

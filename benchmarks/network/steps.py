@@ -99,7 +99,7 @@ def title(setting: dict[str, Any]) -> str:
 
 
 def table(setting: dict[str, Any]) -> str:
-    """Return a table with a row for each method; minimum and maximum over the rounds are in
+    """Return a table with a row for each method; minimum and maximum over rounds are in
     brackets."""
     summary = setting["summary"]
     phases = (*PHASES, "other") if "phases_ms" in next(iter(summary.values())) else ()
@@ -138,8 +138,7 @@ def goals_table(settings: list[dict[str, Any]]) -> str:
 
 
 def draw(settings: list[dict[str, Any]], path: Path) -> None:
-    """Draw the phases of a step, or whole steps if there are no phases, with a panel for each
-    setting."""
+    """Draw the phases of a step, or whole steps without phases, with a panel for each setting."""
     figure = Figure(figsize=(9, 0.6 + 2.2 * len(settings)), layout="constrained")
     panels = figure.subplots(len(settings), 1, squeeze=False)[:, 0]
     for panel, setting in zip(panels, settings):

@@ -37,8 +37,7 @@ def perceptron() -> nn.Module:
 
 
 def vgg() -> nn.Module:
-    """Return a network of three convolutions and wide linear layers as in VGG, with 3,797,962
-    parameters."""
+    """Return three convolutions and wide linear layers as in VGG: 3,797,962 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),

@@ -111,8 +111,7 @@ def _submitter(method: Any, position: int) -> Callable[[nn.Parameter], None]:
 def _optimizer(
     task: Task, network: nn.Module, rate: float, has_momentum: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the task's optimizer. If a method applies momentum to matrices itself, the optimizer
-    does not."""
+    """Return the task's optimizer, without momentum for matrices if the method has its own."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
     corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]

@@ -62,8 +62,7 @@ class Line:
 def reached_s(
     curve: Sequence[Sequence[float]], mark: float, *, is_loss: bool = False
 ) -> float | None:
-    """Return the seconds after which a curve first reaches a score, by linear interpolation; None
-    if it never does."""
+    """Return when a curve first reaches a score, in interpolated seconds; None if it never does."""
     sign = -1.0 if is_loss else 1.0
     before: tuple[float, float] | None = None
     for _, seconds, score in curve:

@@ -1,5 +1,4 @@
-"""One rank under Horovod in PyTorch, which makes steps of one method. ``benchmarks.network`` starts
-it."""
+"""One rank under Horovod in PyTorch: steps of one method. ``benchmarks.network`` starts it."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def _keep_busy(seconds: float) -> None:
 
 
 def _merge(row: dict[str, float]) -> dict[str, float]:
-    """Combine a row of all ranks: the step time of the slowest rank, and the mean of all other
-    numbers."""
+    """Combine all ranks' rows: the step time of the slowest rank, and the mean of all others."""
     vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))

@@ -1,2 +1,1 @@
-"""Measures the work of a step under Horovod. Each method has one launch, which measures all
-models."""
+"""Measures the work of a step under Horovod, with one launch for each method."""

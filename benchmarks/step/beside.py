@@ -25,8 +25,7 @@ from hvd_sparse.ddp import register
 
 
 class Watch(list[float]):
-    """A list of the CPU times, in seconds, of watched calls, measured in the threads that made
-    them."""
+    """CPU times of watched calls in seconds, measured in the threads that made them."""
 
     def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
@@ -44,8 +43,7 @@ def large() -> list[Turn]:
 
 
 def ddp() -> list[Turn]:
-    """Return the turns with DDP. The hook's work includes the end of the step, because there is
-    only one bucket."""
+    """Return the turns with DDP. The only bucket's hook also finishes the step."""
     meeting = f"file://{os.environ[RESULTS]}/group"
     dist.init_process_group("gloo", meeting, rank=hvd.rank(), world_size=hvd.size())
     replay, watch, module = _replay("ddp"), Watch(), nn.Module()
@@ -105,8 +103,7 @@ def _replay(model: str) -> Replay:
 
 
 def _calls(name: str, model: str, method: str) -> Turn:
-    """Return a turn that makes a step of Horovod's optimizer; its work is ``compress`` and
-    ``decompress``."""
+    """Return a turn: a step of Horovod's optimizer, with the work of the compressor's two calls."""
     rank = Rank(model, method, DENSITY)
     rank.warm_up()
 
@@ -118,8 +115,7 @@ def _calls(name: str, model: str, method: str) -> Turn:
 
 
 def _watched(name: str, replay: Replay, watch: Watch, step: Callable[[], Any]) -> Turn:
-    """Return a turn that makes a step with new gradients. Before it returns, it makes some steps,
-    after which thresholds hardly change."""
+    """Return a turn: a step with new gradients. Some steps are made before, for the thresholds."""
     numbers = itertools.count(1)
 
     def take() -> dict[str, float]:

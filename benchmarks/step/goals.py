@@ -31,8 +31,7 @@ BESIDE: dict[str, tuple[str, dict[str, float]]] = {
     "ddp": ("residual.add_", {"hook": 2.0}),
     "tensorflow": ("torch", {"tensorflow": 1.5}),
 }
-"""For each launch that compares several ways: the first way, and the goals of the others relative
-to it."""
+"""Launches that compare several ways: the first way, and goals of the others relative to it."""
 
 Row = tuple[str, str, str, str]
 """Description, measured value, goal, and verdict."""

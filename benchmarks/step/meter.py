@@ -26,8 +26,7 @@ OPERATIONS = (
 )
 """Functions of Horovod that an exchange calls."""
 MIN_NUMEL = 1024
-"""Default of the option ``min_numel``. Smaller tensors and those of one dimension are sent
-dense."""
+"""Default of ``min_numel``. Smaller tensors and those of one dimension are sent dense."""
 
 
 def clock_cost() -> float:
@@ -37,8 +36,7 @@ def clock_cost() -> float:
 
 
 class Meter:
-    """A compression that wraps another and measures its CPU time, less the time for reading the
-    clock."""
+    """Wraps a compression and measures its CPU time, less the time for reading the clock."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -77,8 +75,8 @@ class Meter:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """While the block runs, also measure the parts. This takes time, so it is done in a
-        separate step."""
+        """While the block runs, also measure the parts, in a separate step because it takes
+        time."""
         self._asked = 0
         spans = spans_of(self.inner)
         clock, spans.clock = spans.clock, time.thread_time

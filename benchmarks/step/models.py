@@ -12,8 +12,7 @@ Shape = tuple[int, ...]
 OVERHEAD = "overhead"
 PAIRS = 64
 SMALL: Shape = (64, 64)
-"""Shape of a compressed tensor that is so small that nearly all time is spent outside the
-kernels."""
+"""Shape of a compressed tensor, so small that nearly all time is spent outside the kernels."""
 BIAS: Shape = (256,)
 MADE: dict[str, list[Shape]] = {"large": [(4096, 2048), BIAS], "ddp": [(512, 512)] * 25}
 TITLES = {

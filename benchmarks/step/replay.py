@@ -48,8 +48,7 @@ class Replay:
         fill(self._vector.numpy(), self._pool, step)
 
     def draw_steady(self, density: float, factor: float) -> None:
-        """Set the gradients to random values like those that error feedback leaves after many
-        steps."""
+        """Set the gradients to values like those that error feedback leaves after many steps."""
         walk = self._drawn.steady_residual(density, seed=1)[: self._drawn.numel - ODD]
         fill(self._vector.numpy(), walk * np.float32(factor), 0)
 
@@ -69,8 +68,7 @@ class Replay:
             residual.add_(self._vector[place])
 
     def check_handed_over(self, position: int) -> None:
-        """Raise AssertionError if autograd has copied a gradient, because the copy would be
-        measured."""
+        """Raise AssertionError if autograd has copied a gradient; the copy would be measured."""
         given = self.parameters[position].grad
         if given is None or given.data_ptr() != self.gradient(position).data_ptr():
             raise AssertionError(f"autograd copied the gradient of parameter {position}")

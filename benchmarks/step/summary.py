@@ -1,5 +1,4 @@
-"""Summarizes the measurements of all ranks: medians and quartiles, relative to the floor of the
-same round."""
+"""Summarizes the ranks' rows: medians and quartiles, relative to the floor of the same round."""
 
 from __future__ import annotations
 

@@ -151,8 +151,7 @@ class Rank:
 def _compression(
     method: str, named: Sequence[Any], density: Spelled
 ) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer and a compression. If the method names ``optimizer=``, the compression
-    gets this optimizer."""
+    """Return an optimizer and a compression, which gets the optimizer if ``optimizer=`` says so."""
     parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
         return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
@@ -167,8 +166,7 @@ def _compression(
 
 @contextmanager
 def _hooks_on_one_rank() -> Iterator[None]:
-    """While the block runs, Horovod's optimizer calls its compression on a single rank too, as in
-    an elastic run."""
+    """While the block runs, Horovod calls its compression on one rank too, as in elastic runs."""
     if hvd.size() > 1:
         yield
     else:
@@ -177,8 +175,8 @@ def _hooks_on_one_rank() -> Iterator[None]:
 
 
 def seconds_since(began: float) -> float:
-    """Return the mean over the ranks of the seconds since ``began``. It is the same on all ranks,
-    so that all stop at the same round."""
+    """Return the mean of all ranks' seconds since ``began``, so that they stop at the same
+    round."""
     spent = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
     return float(hvd.allreduce(spent, name="bench.spent"))
 

@@ -183,8 +183,7 @@ def composed(exchange, selector, **options):
 
 
 def beyond_range(world_size):
-    """Return a number whose sum over all ranks overflows float32, but not the sum over fewer
-    ranks."""
+    """Return a number whose sum overflows float32 over all ranks, but not over fewer ranks."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
@@ -220,8 +219,7 @@ def check_range_of(exchange):
 
 
 def check_nonfinite(exchange, world_size, rollback, selector="topk", **options):
-    """If one rank has NaN, all ranks get NaN in this tensor. No entry is lost, and with rollback
-    residuals do not change."""
+    """If one rank has NaN, all ranks get NaN in this tensor, and no entry is lost."""
     configuration = configured(exchange, selector, rollback=rollback, **options)
 
     def script(collective):

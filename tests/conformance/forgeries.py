@@ -32,5 +32,4 @@ FORGERIES = {
     ("sign_mean", "a magnitude that is Inf"): made(8, "fBBB", INF, 0, 0b110, 0b10, count=2),
     ("one_sign", "minus of nothing"): made(14, "fB", 0.0, 2, count=0),
 }
-"""Invalid payloads that random changes hardly ever produce; ``fuzzing`` makes others by changing
-valid ones."""
+"""Invalid payloads that random changes hardly ever produce; ``fuzzing`` makes all others."""

@@ -1,5 +1,4 @@
-"""Vectors that no random distribution gives, and a comparison of engines with the reference on
-them."""
+"""Vectors that no random distribution gives, and a comparison of engines on them."""
 
 import numpy as np
 
@@ -145,8 +144,7 @@ def _questions(x, gradient, threshold, count, indices):
 
 
 def bits(x):
-    """Return a vector's bytes, with all NaN replaced by the same one, because the bits of a NaN
-    depend on the processor."""
+    """Return a vector's bytes, with equal bits for every NaN, because processors differ in them."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x).tobytes()
 
 

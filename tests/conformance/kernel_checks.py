@@ -1,5 +1,4 @@
-"""Checks of the kernels in ``kernels.contract`` against results that are computed entry by
-entry."""
+"""Checks of the kernels in ``kernels.contract`` against results computed entry by entry."""
 
 import contextlib
 import itertools

@@ -27,8 +27,8 @@ class Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """Return False, because nothing is traced here. torch's own method would load its compiler
-        to find this out."""
+        """Return False: nothing is traced here, and torch would load its compiler to find this
+        out."""
         return False
 
     def __init__(self):

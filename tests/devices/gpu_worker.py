@@ -28,14 +28,12 @@ DENSITIES = (0.0001, 0.001, 0.01, 0.05)
 NO_WAIT = ("directed", "clear", "restore", "assemble", "scatter_add")
 ENTRIES = 100_000 if DEVICE.type == "cuda" else 10_000
 LEAST_S = 0.2 if DEVICE.type == "cuda" else 0.01
-"""Seconds for which each measured call is repeated. Without a GPU, they are short, because the
-times do not matter."""
+"""Seconds for which each measured call is repeated. Without a GPU, the times do not matter."""
 
 
 @contextlib.contextmanager
 def strict():
-    """While the block runs, torch raises an error at every wait that the program does not
-    request."""
+    """While the block runs, torch raises an error at every wait that is not requested."""
     if DEVICE.type != "cuda":  # nothing to wait for
         yield
         return
@@ -103,8 +101,7 @@ def _finished():
 
 
 def times(kernels, entries):
-    """Return the times of selecting at every density, of one addition, and of the baselines'
-    rules."""
+    """Return the times of selecting at every density, of one addition, and of the baselines."""
     draw = torch.Generator(DEVICE).manual_seed(7)
     gradient = torch.randn(entries, generator=draw, device=DEVICE)
     residual, out = torch.zeros_like(gradient), torch.zeros_like(gradient)

@@ -21,8 +21,7 @@ COMPILER = os.environ.get("HVD_SPARSE_CXX", "g++")
 
 
 def compiled():
-    """Return the path of the library, which is compiled once for each source, torch and
-    compiler."""
+    """Return the path of the library, compiled once for each source, torch and compiler."""
     version = subprocess.run(
         [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=LIMIT_S
     ).stdout

@@ -1,5 +1,4 @@
-"""Compares steps of two ranks with vectors on the pretend device with the same steps on the
-host."""
+"""Compares steps of two ranks with vectors on the pretend device and on the host."""
 
 import json
 

@@ -19,8 +19,7 @@ NO_LAUNCH = (
     "set_",
     "copy_",
 )
-"""Operations without a launch: they allocate memory, return a view, or copy between host and
-device."""
+"""Operations without a launch: they allocate, return a view, or copy to or from the host."""
 
 
 class Transfers(TorchDispatchMode):
@@ -28,8 +27,8 @@ class Transfers(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """Return False, because nothing is traced here. torch's own method would load its compiler
-        to find this out."""
+        """Return False: nothing is traced here, and torch would load its compiler to find this
+        out."""
         return False
 
     def __init__(self, *, of_torch=False):

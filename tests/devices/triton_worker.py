@@ -64,8 +64,7 @@ def members(dtype):
 
 
 def check_take():
-    """Check passes that take entries: first one bucket with all vectors of a dtype, then one large
-    tensor alone."""
+    """Check passes that take entries: one bucket of all vectors, then one large tensor."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
         given = list(members(dtype))
@@ -158,8 +157,7 @@ def check_default():
 
 
 def count_transfers():
-    """Return the bytes that the device code moves, relative to the size of the tensors, and the
-    number of launches."""
+    """Return the moved bytes in units of the tensors' size, and the number of launches."""
     numel, block = 1 << 16, 4096
     x = draw("laplace", numel, "float32")
     cut = float(np.sort(np.abs(x))[-numel // 1000])

@@ -1,5 +1,4 @@
-"""Cases of ``Compression.auto`` in both frameworks: no entry is lost, and all ranks choose the same
-candidate."""
+"""Cases of ``Compression.auto``: no entry is lost, and all ranks choose the same candidate."""
 
 from functools import partial
 

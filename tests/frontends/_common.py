@@ -1,5 +1,4 @@
-"""Tools of all workers, without a framework: named cases in one launch, and accounts of entries
-(``Books``)."""
+"""Tools of all workers without a framework: named cases, and accounts of entries (``Books``)."""
 
 import logging
 from functools import cache
@@ -75,8 +74,7 @@ launched = cache(launch)
 
 
 def measured(outcome, case):
-    """Return the results of a case by rank. Raises AssertionError if a rank has an error or did not
-    end the case."""
+    """Return a case's results by rank; AssertionError if a rank has an error or did not end it."""
     found = [(result or {}).get(case) for result in outcome.results]
     assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
     errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]
@@ -171,8 +169,8 @@ class Books:
         return sum(int(np.count_nonzero(array)) for array in self.kept().values())
 
     def missing(self):
-        """Return, by tensor, the sum of all ranks' gradients that was neither applied nor kept; it
-        should be zero."""
+        """Return, by tensor, the sum of gradients that was neither applied nor kept; it should be
+        0."""
         kept, off = self.kept(), {}
         for key, given in self.given.items():
             mine = given - kept.get(key, np.zeros(given.shape)).reshape(given.shape)

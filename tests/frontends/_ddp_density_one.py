@@ -1,5 +1,4 @@
-"""Cases with density 1: training must equal DistributedDataParallel without a hook, with all
-options of DDP."""
+"""Density 1: training must equal DistributedDataParallel without a hook, with all options."""
 
 import contextlib
 from functools import partial

@@ -31,8 +31,7 @@ from hvd_sparse.ddp import register
 cases = Cases()
 OF_METHODS = [*METHODS, *BUILT]
 WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (50, 7), (8, 64)])}
-"""Shapes that need several buckets of about 500 entries, which DDP rebuilds after its first
-pass."""
+"""Shapes for several buckets of about 500 entries, which DDP rebuilds after its first pass."""
 
 
 class Registering:
@@ -63,8 +62,7 @@ cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
 
 
 def drawn_for(rank, step):
-    """Return gradients that are multiples of 1/8, so that sums are exact. In some steps, two
-    tensors have no gradient."""
+    """Return multiples of 1/8, whose sums are exact. Two tensors sometimes have no gradient."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
     if step % 4 == 1:

@@ -133,8 +133,7 @@ def a_loss_scale(name, device):
 
 @law
 def a_grad_scaler(name, device):
-    """Train with torch's own scaler, whose scale is on the device and falls if a gradient is not
-    finite."""
+    """Train with torch's scaler, whose scale is on the device and falls after NaN or Inf."""
     amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,))
 
@@ -163,8 +162,7 @@ def a_side_stream(name, device):
 
 @contextmanager
 def side_stream(device):
-    """While the block runs, use another current stream than the default one. The CPU has no
-    streams."""
+    """While the block runs, use another current stream on the device. The CPU has no streams."""
     if device.type == "cpu":
         yield
         return
@@ -178,8 +176,7 @@ def side_stream(device):
 
 @law
 def auto_on_every_way(name, device):
-    """Train with ``auto``, whose steps follow a script: sparse, dense, float16, and steps that send
-    everything."""
+    """Train with ``auto`` by a script: sparse, dense, float16, and steps that send everything."""
 
     def scripted(named, **options):
         compressor = Compression.auto(named, **options)
@@ -231,8 +228,7 @@ for label, options in OPTIONS.items():
 
 @law
 def local_steps(name, device):
-    """Make local steps with pseudo-gradients on the device. Horovod's own broadcast distributes the
-    parameters."""
+    """Make local steps with pseudo-gradients on the device. Horovod broadcasts the parameters."""
     torch.manual_seed(0)
     is_carried = device != CPU and hvd.nccl_built()
     wire = {"wire": "device" if is_carried else "host"}
@@ -321,8 +317,7 @@ def a_gradient_in_another_layout(name, device):
 
 @law
 def gradients_of_one_buffer(name, device):
-    """Use gradients that are parts of one tensor of the program. Two backward passes are added up
-    in each step."""
+    """Use gradients that are parts of the program's own tensor; two passes are added in a step."""
     shapes = {"a": (30, 20), "b": (9, 7), "c": (6, 5, 4)}
     parameters = {
         key: nn.Parameter(torch.zeros(shape, device=device)) for key, shape in shapes.items()

@@ -96,8 +96,7 @@ def can_carry():
 
 
 def device_wire():
-    """While the block runs, Horovod reduces tensors of the device. With NCCL, it does so by
-    itself."""
+    """While the block runs, Horovod reduces tensors of the device, as it does with NCCL."""
     return carried.carrying() if is_pretend else nullcontext()
 
 

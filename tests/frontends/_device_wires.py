@@ -129,8 +129,7 @@ if is_pretend:
 
 @cases
 def collectives(name):
-    """Run all three collectives, in a process set of this rank alone and in that of all ranks, also
-    without entries."""
+    """Run all three collectives in process sets of one and of all ranks, also without entries."""
     found = {}
     alone = [each for each in process_sets if each.included()]
     if not can_carry():
@@ -166,8 +165,7 @@ def given_to(wire, name):
 
 
 def survives(mutant):
-    """Return a case with a broken engine, which returns whether the device still gives the CPU's
-    bits."""
+    """Return a case that runs a broken engine and compares the device's bits with the CPU's."""
 
     def case(name):
         run = method("topk")

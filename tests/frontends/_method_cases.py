@@ -1,5 +1,4 @@
-"""Cases of every method and exchange, their gradients, and the results of the numpy engine for
-comparison."""
+"""Cases of every method and exchange, their gradients, and the numpy engine's results."""
 
 import hashlib
 
@@ -107,8 +106,7 @@ STAYING = {
     "muon": _topk(memory="muon_correction"),
     "constant": _topk(schedule={"id": "constant", "value": 0.1}),
 }
-"""Options of ``Compression.build`` for parts that are on the device in no case of a named
-method."""
+"""Options of ``Compression.build`` for parts that no named method runs on the device."""
 
 OPTIONS_ON_DEVICES = {
     "rollback": False,
@@ -121,8 +119,7 @@ OPTIONS_ON_DEVICES = {
 }
 
 NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
-"""Failing steps in the cases of exchanges: one rank has NaN; or all gradients are finite, but their
-sum is not."""
+"""Failing steps: one rank has NaN; all gradients are finite, but their sum is not."""
 IN_A_GROUP = "_in_a_group"
 """End of the names of cases in which all tensors are in one of Horovod's groups."""
 _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
@@ -164,16 +161,14 @@ EXCHANGES |= {
 }
 """Options of ``Compression.build``."""
 ONLY_GROUPED = ("over_selecting_over_the_group",)
-"""Cases that TensorFlow can only run with groups. In PyTorch, the tensors share a bucket without
-groups."""
+"""Cases that TensorFlow runs only with groups; in PyTorch, tensors share a bucket anyway."""
 GROUPED = ("over_allgather", "over_shared_index", "over_oktopk", "over_hierarchical", *ONLY_GROUPED)
-"""Cases that also run with groups. They cover every kind of collective, and exchanges of one and of
-several phases."""
+"""Cases that also run with groups: all kinds of collectives, one phase and several."""
 
 
 def gradients_of(rank, step):
-    """Return a rank's float64 gradients of a step. They are multiples of 1/8, which even bfloat16
-    represents exactly."""
+    """Return a rank's float64 gradients: multiples of 1/8, which even bfloat16 represents
+    exactly."""
     draw = np.random.RandomState(1000 * step + rank)
     return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
 

@@ -1,5 +1,4 @@
-"""Tools of TensorFlow for cases of both frameworks. ``_torch_cases`` has the same names for
-PyTorch."""
+"""Tools of TensorFlow for cases of both frameworks. ``_torch_cases`` has the same names."""
 
 import sys
 import warnings

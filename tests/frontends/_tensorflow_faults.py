@@ -1,5 +1,4 @@
-"""Faults that only programs of TensorFlow have: gradients that come late, or belong to no
-variable."""
+"""Faults of TensorFlow alone: gradients that come late, or belong to no variable."""
 
 import threading
 

@@ -1,5 +1,4 @@
-"""Cases in which gradients could be confused. The values of a gradient tell to which variable it
-belongs."""
+"""Cases in which gradients could be confused. A gradient's values identify its variable."""
 
 import numpy as np
 import tensorflow as tf

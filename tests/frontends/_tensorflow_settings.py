@@ -1,5 +1,4 @@
-"""Settings in which density 1.0 must equal dense Horovod. The place (ranks and controller) is one
-of the choices."""
+"""Settings in which density 1.0 must equal dense Horovod. One choice is the place."""
 
 from types import SimpleNamespace
 from typing import NamedTuple

@@ -1,5 +1,4 @@
-"""Tools of PyTorch for cases of both frameworks. ``_tensorflow_cases`` has the same names for
-TensorFlow."""
+"""Tools of PyTorch for cases of both frameworks. ``_tensorflow_cases`` has the same names."""
 
 import sys
 
@@ -15,8 +14,7 @@ from hvd_sparse.torch import Compression, LocalSteps
 __all__ = ["Compression", "LocalSteps", "digest_of", "flat_parameters", "give_gradients", "hvd"]
 
 COMPRESSES_1D = False
-"""Value of ``compress_1d`` in cases of faults: vectors are sent dense, and matrices are
-compressed."""
+"""``compress_1d`` in cases of faults: vectors are sent dense, and matrices are compressed."""
 
 
 def begin(ranks=0):
@@ -58,8 +56,7 @@ def params_of(variables):
 
 
 def optimizer_without_motion(parameters, compression, **options):
-    """Return Horovod's optimizer with learning rate 0, for cases that need only the reduced
-    gradients."""
+    """Return Horovod's optimizer with learning rate 0, for cases that need only the gradients."""
     named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
     return hvd.DistributedOptimizer(
@@ -92,8 +89,7 @@ class Reducer:
 
 
 def forget_step(optimizer):
-    """Wait for the allreduces of a failed step, and make Horovod's optimizer ready for a new
-    step."""
+    """Wait for a failed step's allreduces, and make Horovod's optimizer ready for a new step."""
     for handle, _ in optimizer._handles.values():
         hvd.synchronize(handle)
     optimizer.load_state_dict(optimizer.state_dict())
@@ -109,8 +105,8 @@ def step_of(compressor, variables, **how):
 
 
 def later_step_of(compressor, variables, ours=None, **how):
-    """Return a function that makes a step by ``hvd.allreduce``. Only the carrier can show how
-    Horovod reduces there."""
+    """Return a function that makes a step by ``hvd.allreduce``, which only the carrier can
+    check."""
 
     def take():
         give_gradients({v: torch.randn(v.shape) for v in variables.values()})

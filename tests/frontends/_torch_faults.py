@@ -1,5 +1,4 @@
-"""Faults that only PyTorch has: gradients that change before ``synchronize``, and compressors that
-only one rank has."""
+"""Faults of PyTorch alone: changes before ``synchronize``, and compressors of one rank."""
 
 from functools import partial
 
@@ -26,8 +25,8 @@ WIDTH = 6
 
 
 def small_model():
-    """Return a model that is the same on every rank. Its first parameters, whose gradients come
-    last, are vectors."""
+    """Return the same model on every rank. Its first parameters, with the last gradients, are
+    1-D."""
     torch.manual_seed(9)
     return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
 
@@ -117,8 +116,7 @@ def difference_of_compressors(name):
 
 @cases
 def outlived_by_its_optimizer(name):
-    """The parameters still have the hooks of an earlier optimizer of Horovod when another one gets
-    them."""
+    """Another optimizer gets parameters that still have the hooks of an earlier one."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name)
     forgotten = optimize(model, compressor, name)
@@ -220,8 +218,7 @@ def frozen_parameters(name):
 
 @cases
 def a_step_is_given_up(name):
-    """The loss scale falls after a step whose gradients were compressed but whose results were
-    never requested."""
+    """The loss scale falls after a step whose gradients were compressed but not requested."""
     scales = [8.0, 2.0]
     model = make_variables({"early": (8, 9), "late": (8, 9)})
     compressor = compress(params_of(model), name=name, density=1.0, grad_scaler=lambda: scales[0])

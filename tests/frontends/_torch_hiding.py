@@ -1,5 +1,4 @@
-"""Cases of ``density="hiding"``: all ranks adopt the same densities at the same step, and no entry
-is lost."""
+"""``density="hiding"``: all ranks adopt the same densities at one step; no entry is lost."""
 
 import copy
 import time

@@ -1,5 +1,4 @@
-"""Law 3 for different kinds of training programs: with all entries sent, training must equal dense
-training."""
+"""Law 3 for different training programs: with all entries sent, they train as with dense."""
 
 import itertools
 from functools import partial

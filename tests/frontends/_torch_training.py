@@ -31,8 +31,8 @@ FACTORS = {
 class Setting(SimpleNamespace):
     @property
     def is_refused_by_horovod(self):
-        """Whether Horovod refuses the tensors: it reduces neither bfloat16 nor tensors that are not
-        contiguous."""
+        """Whether Horovod refuses the case: it reduces neither bfloat16 nor non-contiguous
+        tensors."""
         return self.dtype == "bfloat16" or self.layout != "contiguous"
 
     def __str__(self):

@@ -1,5 +1,4 @@
-"""Cases of watching a run: it changes no bit, and messages are sent while gradients are
-computed."""
+"""Watching a run changes no bit, and messages are sent while gradients are computed."""
 
 import os
 import tempfile

@@ -14,8 +14,7 @@ from hvd_sparse.ddp import register
 
 
 def absent_rank(results):
-    """Rank 1 runs no backward pass, and the others must name it in their error. No other case can
-    follow."""
+    """Rank 1 runs no backward pass, and the others' error must name it. No case can follow."""
     model = _ddp_laws.chosen(_ddp_laws.WIDE)
     register(model, "topk", density=0.1, name="absent_rank", timeout_s=slow(8.0))
     if dist.get_rank() != 1:

@@ -1,5 +1,4 @@
-"""Worker: runs the documentation's code blocks for a framework, and two steps with each. Argument:
-the framework."""
+"""Worker: runs the documentation's blocks, and two steps each. Argument: the framework."""
 
 import warnings
 from functools import partial

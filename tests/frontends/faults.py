@@ -1,5 +1,4 @@
-"""Worker: faults that must raise an error on every rank. Arguments: the framework, and the number
-of ranks."""
+"""Worker: faults that must raise an error on every rank. Arguments: the framework, ranks."""
 
 import sys
 

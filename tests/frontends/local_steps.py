@@ -1,5 +1,4 @@
-"""Worker: local steps, in which ranks train alone and exchange every few steps. Argument: the
-framework."""
+"""Worker: local steps, between which ranks exchange. Argument: the framework."""
 
 import copy
 from functools import partial

@@ -1,5 +1,4 @@
-"""Worker: measures the memory of a compressor, by Linux' numbers for this process. Argument: the
-framework."""
+"""Worker: measures a compressor's memory by Linux' process data. Argument: the framework."""
 
 import gc
 from functools import partial
@@ -32,8 +31,7 @@ def status(field):
 
 
 def peak_of(work):
-    """Return the bytes by which the peak of resident memory during ``work`` exceeds the resident
-    memory before."""
+    """Return by how many bytes the peak of resident memory during ``work`` exceeds the start."""
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
     work()

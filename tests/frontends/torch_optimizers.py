@@ -1,5 +1,4 @@
-"""Worker: compares optimizers that are passed to the compressor with the same optimizers on dense
-gradients."""
+"""Worker: compares optimizers passed to the compressor with the same on dense gradients."""
 
 import copy
 import gc

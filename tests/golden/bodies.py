@@ -113,8 +113,7 @@ def gaps(count: int, numel: int, data: bytes) -> tuple[int, ...]:
 
 
 def modulus(miss: float) -> tuple[int, bool]:
-    """Return (b, whether the modulus is 3 * 2^b and not 2^b), from the probability that an entry is
-    not sent."""
+    """Return (b, whether the modulus is 3 * 2^b), from the probability that an entry is unsent."""
     if miss < 0.618034:
         return 0, False
     shift = 0

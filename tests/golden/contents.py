@@ -19,8 +19,7 @@ def codec_of(entry: dict[str, Any]) -> Any:
 
 
 def selection_of(content: dict[str, Any]) -> Selection:
-    """Return the selection of a payload. The manifest has its values in hexadecimal, which is
-    exact."""
+    """Return the selection of a payload, whose values are in hexadecimal, which is exact."""
     values = [float.fromhex(value) for value in content["values"]]
     return Selection(
         np.array(content["indices"], np.uint32),

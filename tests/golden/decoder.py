@@ -1,5 +1,4 @@
-"""A second reader of frames and messages in plain Python, written only from the documented
-layout."""
+"""A second reader of frames and messages in plain Python, from the documented layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Launches programs by Gloo and MPI on a cluster of three namespaces, and prints the results as
-JSON."""
+"""Launches programs by Gloo and MPI on a cluster of three namespaces; prints JSON."""
 
 import json
 import os

@@ -10,8 +10,7 @@ from harness import LIMIT_S
 SOURCE = Path(__file__).with_name("page_trap.c")
 PAGE = 4096
 THP_DISABLE = 41
-"""``PR_SET_THP_DISABLE``, which switches huge pages off, so that new memory is counted in small
-pages."""
+"""``PR_SET_THP_DISABLE``: without huge pages, new memory is counted in small pages."""
 
 
 def compile_trap(folder):
@@ -63,8 +62,7 @@ class PageTrap:
 
 
 def fresh_bytes(work):
-    """Return the bytes of memory that ``work`` touches for the first time, from the kernel's count
-    of page faults."""
+    """Return the bytes that ``work`` touches for the first time, from the kernel's page faults."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     work()
     return PAGE * (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)

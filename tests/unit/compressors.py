@@ -1,5 +1,4 @@
-"""Compressors without a framework: one with a numpy session, and one that only stores its
-options."""
+"""Compressors without a framework: one with a numpy session, one that stores its options."""
 
 import inspect
 from contextlib import contextmanager

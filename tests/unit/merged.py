@@ -66,8 +66,7 @@ def bits(outcomes):
 
 
 def lost(outcomes):
-    """Return by tensor the part of all gradients that was neither applied nor kept; it should be
-    zero."""
+    """Return by tensor the sum of gradients that was neither applied nor kept; it should be 0."""
     balance = {}
     for spec in SPECS:
         given = sum(

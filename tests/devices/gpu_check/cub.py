@@ -1,5 +1,4 @@
-"""``cub::DeviceTopK``, compiled by the machine's nvcc, as a baseline for the times of
-``scripts/gpu-check``."""
+"""``cub::DeviceTopK``, compiled by the machine's nvcc: a baseline of ``scripts/gpu-check``."""
 
 from __future__ import annotations
 
