@@ -185,8 +185,8 @@ def _number_in(path: Path) -> int:
 
 
 def _is_there(path: Path) -> bool:
-    """Return whether a process with a file of stacks still runs and is not another of its
-    number."""
+    """Return whether the process that has a file of stacks still runs. Its number may meanwhile
+    belong to another process."""
     try:
         return str(path.parent).encode() in Path(f"/proc/{_number_in(path)}/environ").read_bytes()
     except OSError:

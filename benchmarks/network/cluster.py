@@ -163,7 +163,8 @@ def interface_bytes() -> tuple[int, int]:
 
 
 def main() -> int:
-    """Create hosts, run a command on the first, and end all with it; return its exit code."""
+    """Create hosts, run a command on the first one, and return its exit code. All hosts end with
+    the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
     parser.add_argument("--hosts", type=int, default=2, help="host1, host2, ...")
     parser.add_argument("--rate", help="of every link, each way, as tc writes it: 100mbit")

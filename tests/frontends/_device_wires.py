@@ -165,7 +165,7 @@ def given_to(wire, name):
 
 
 def survives(mutant):
-    """Return a case that runs a broken engine and compares the device's bits with the CPU's."""
+    """Return a case that tells whether a broken engine still gives the bits of the CPU."""
 
     def case(name):
         run = method("topk")

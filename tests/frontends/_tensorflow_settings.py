@@ -1,4 +1,4 @@
-"""Settings in which density 1.0 must equal dense Horovod. One choice is the place."""
+"""Settings in which density 1.0 must equal dense Horovod. One choice is ranks and controller."""
 
 from types import SimpleNamespace
 from typing import NamedTuple
