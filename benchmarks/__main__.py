@@ -1,7 +1,7 @@
-"""Measure on this machine: ``python -m benchmarks BENCH``, from the root of a checkout.
+"""Run a benchmark on this machine: ``python -m benchmarks BENCH``, from the root of a checkout.
 
-A bench is a module with ``run(options)``, and with ``add_options(parser)`` where it has more
-options than every bench; or a program of its own, which reads its own.
+A benchmark is either a module with ``run(options)``, and with ``add_options(parser)`` if it has
+options of its own, or a program that reads its command line itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ BENCHES = {
     "codecs": ("encoding", "bytes an entry, encode and decode cost, beside the entropy bound"),
     "journey": ("journey.bench", "the calls on a tensor's way through a step, counted"),
 }
-"""Benches by name: the module, and a description."""
+"""Benchmarks by name: the module and a description."""
 PROGRAMS = {
     "waiting": "whole steps of a small GPT on one machine: dense beside sparse",
     "network": "steps and whole trainings over shaped networks; scripts/bench-network calls it",
 }
-"""Those with options of their own."""
+"""Benchmarks that read their command line themselves."""
 
 
 def main(arguments: Sequence[str]) -> int:

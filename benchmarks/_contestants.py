@@ -1,4 +1,5 @@
-"""Who takes part in ``bench select``: the package, the peers, the floor, and receiving."""
+"""What ``python -m benchmarks select`` times: our selectors, the peers', the floor and
+receiving."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SELECTORS = ("ldte_bs", "topk")
 
 
 class Both(NamedTuple):
-    """A round's gradient for numpy and for torch: the same memory."""
+    """The gradient of a round as a numpy array and as a torch tensor that share memory."""
 
     array: np.ndarray
     tensor: torch.Tensor
@@ -34,7 +35,7 @@ class Both(NamedTuple):
 
 
 class Ours:
-    """A tensor through the package's pipeline, from gradient to encoded payload, over steps."""
+    """One tensor with the package's own code: a step turns a gradient into an encoded payload."""
 
     def __init__(
         self,
@@ -79,7 +80,8 @@ def _on_tensor(peer: Peer) -> Any:
 
 
 def floor(residual: np.ndarray) -> Contestant:
-    """One pass: read the gradient, read and write the residual, in torch."""
+    """Return the floor: one pass in torch that reads the gradient, and reads and writes the
+    residual."""
     tensor = torch.from_numpy(residual.copy())
     return Contestant(FLOOR, lambda gradient: tensor.add_(gradient.tensor))
 
@@ -87,7 +89,8 @@ def floor(residual: np.ndarray) -> Contestant:
 def receivers(
     gradients: Gradients, density: float, counts: Sequence[int], engine: Any
 ) -> list[Contestant]:
-    """Return the dense sums of the payloads of so many ranks; first the floor, a dense write."""
+    """Return contestants that sum the payloads of ``counts`` ranks into a dense vector. The first
+    contestant is the floor, which writes a dense vector once."""
     frames = []
     for rank in range(max(counts)):
         ours = Ours(gradients.numel, {"id": "topk", "density": density}, engine=engine)

@@ -1,4 +1,4 @@
-"""Gradients and residuals for measuring: drawn, but in the steady state of error feedback."""
+"""Random gradients, and residuals like those that error feedback leaves after many steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ POOL = 4
 BLOCKS = 64
 SLACK = 65_536
 ALIGNMENT = 16
-"""Entries: windows begin at addresses that the allocators of the frameworks give out, multiples of
-64 bytes."""
+"""Entries in 64 bytes. Slices begin at multiples of it, as arrays of the frameworks do."""
 
 
 def padded(size: int) -> int:
@@ -21,17 +20,19 @@ def padded(size: int) -> int:
 
 @dataclass(frozen=True)
 class Gradients:
-    """A stream of gradients: windows at random places of a few drawn arrays, used in turn.
+    """A stream of gradients: slices at random places of a few random arrays, which are used in
+    turn.
 
-    Entries are Laplace distributed with mean 0, times a scale that is constant in each of 64
-    stretches, as it differs between layers: the logarithm of the scale is normal with standard
-    deviation 0.7.  No two steps give an entry the same value, and a step costs nothing to draw.
+    Entries are Laplace distributed with mean 0. Each of 64 parts of an array has its own scale,
+    because the scales of layers differ. The logarithm of the scale is normal with standard
+    deviation 0.7. An entry has another value at every step, and a step needs no time to draw
+    numbers.
     """
 
     numel: int
     arrays: tuple[np.ndarray, ...]
     rms: float
-    """Root of the mean square."""
+    """Root mean square of the entries."""
 
     @classmethod
     def draw(cls, numel: int, seed: int) -> Gradients:
@@ -43,13 +44,14 @@ class Gradients:
         return cls(numel, arrays, math.sqrt(float(np.mean(np.square(arrays[0]), dtype=np.float64))))
 
     def at(self, step: int) -> np.ndarray:
-        """Return a view of float32 [numel], the same for the same step."""
+        """Return the gradient of a step, a view of float32 [numel]."""
         places = (self.arrays[0].size - self.numel) // ALIGNMENT + 1
         start = ALIGNMENT * int(np.random.default_rng(step).integers(places))
         return self.arrays[step % POOL][start : start + self.numel]
 
     def steady_residual(self, density: float, seed: int) -> np.ndarray:
-        """Return about the residual, float32 [numel], that error feedback leaves at a density."""
+        """Return random float32 [numel] that resembles the residual after many steps at a
+        density."""
         rng = np.random.default_rng(seed)
         walk = rng.random(self.numel, np.float32)
         walk -= rng.random(self.numel, np.float32)
@@ -58,14 +60,14 @@ class Gradients:
 
 
 def _laplace(rng: np.random.Generator, numel: int) -> np.ndarray:
-    """Draw standard Laplace noise in float32 and in place, as these arrays are large."""
+    """Return standard Laplace noise in float32, drawn in place because the arrays are large."""
     drawn = rng.standard_exponential(numel, np.float32)
     np.copysign(drawn, rng.random(numel, np.float32) - np.float32(0.5), out=drawn)
     return drawn
 
 
 def fill(gradients: np.ndarray, source: np.ndarray, step: int) -> None:
-    """Write another draw: the source over and over, from a start that depends on the step."""
+    """Fill ``gradients`` with copies of ``source``, from an offset that depends on the step."""
     start = step * 7_919_993 % source.size
     filled = 0
     while filled < gradients.size:

@@ -1,5 +1,5 @@
-"""Interleaved timing: in every round each contestant runs once, in another order, so that drift
-affects all alike."""
+"""Interleaved timing. In every round each contestant runs once, each time in another order, so that
+changes in the speed of the machine affect all of them alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks._page import Quartiles
 
 @dataclass(frozen=True)
 class Contestant:
-    """One way of doing a step; a slow one takes part in every ``every``-th round only."""
+    """One way of doing a step, which takes part in every ``every``-th round."""
 
     name: str
     run: Callable[[Any], Any]
@@ -25,7 +25,7 @@ class Contestant:
 
 
 class Times:
-    """The seconds of every contestant by round; NaN where a contestant sat a round out."""
+    """Seconds of every contestant in every round; NaN if it did not take part in the round."""
 
     def __init__(self, names: Sequence[str], rounds: int) -> None:
         self._seconds = {name: np.full(rounds, np.nan) for name in names}
@@ -37,7 +37,8 @@ class Times:
         return Quartiles.of(1e3 * self._seconds[name])
 
     def ratio(self, name: str, *others: str) -> Quartiles:
-        """Return how many times longer it took than the slowest of the others, round by round."""
+        """Return quartiles over the rounds of its time divided by the longest time of the
+        others."""
         slowest = np.max([self._seconds[other] for other in others], axis=0)
         return Quartiles.of(self._seconds[name] / slowest)
 
@@ -51,7 +52,8 @@ def race(
     seed: int = 0,
     advance: Callable[[], Any] = lambda: None,
 ) -> Times:
-    """Run all for ``warm`` untimed rounds and ``rounds`` timed ones; ``advance`` follows each."""
+    """Return the times of all contestants in ``rounds`` rounds, after ``warm`` untimed rounds.
+    ``feed`` gives each round's argument; ``advance`` is called after each round."""
     rng = np.random.default_rng(seed)
     times = Times([contestant.name for contestant in contestants], rounds)
     with _collector_off():

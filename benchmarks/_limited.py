@@ -1,4 +1,4 @@
-"""Commands that are killed with all their children when their time is over."""
+"""Commands with a time limit, after which they and all their children are killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def run_limited(
     command: Sequence[str], environment: Mapping[str, str], limit_s: float
 ) -> tuple[int | None, str]:
-    """Run a command; return its exit code, None where its group was killed, and its output."""
+    """Run a command; return its exit code (None if the time limit was exceeded) and its output."""
     process = subprocess.Popen(
         list(command),
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""Pages of results: a template, its tables, and the JSON beside it."""
+"""Writes pages of results from a template and tables, and the figures as JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Quartiles:
 
     @classmethod
     def of(cls, samples: np.ndarray) -> Quartiles:
-        """Of the finite samples."""
+        """Return the quartiles of the finite samples."""
         return cls(*np.percentile(samples[np.isfinite(samples)], [25, 50, 75]).tolist())
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Goal:
         return figure <= self.limit if self.is_most else figure >= self.limit
 
     def verdict(self, figure: float) -> str:
-        """Return "met", or by how much the goal is missed."""
+        """Return "met", or by which factor the goal is missed."""
         by = figure / self.limit if self.is_most else self.limit / figure
         return "met" if self.is_met(figure) else f"missed by {by:.2f} times"
 
@@ -68,7 +68,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> str:
-    """Return JSON with every member of its lists on a line of its own."""
+    """Return JSON that has a line for every member of ``lists``."""
     parts = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
     for name, members in lists.items():
         lines = ",\n".join(json.dumps(member) for member in members)
@@ -77,12 +77,12 @@ def json_by_line(head: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) ->
 
 
 def command(program: str) -> str:
-    """Return the command as it was typed, with ``program`` in Python's place."""
+    """Return the command line as typed, with ``program`` in place of Python and the module."""
     return shlex.join([*program.split(), *sys.argv[1:]])
 
 
 def made_with() -> dict[str, str]:
-    """Return the machine and the versions that results depend on."""
+    """Return a description of the machine, and the versions of the packages."""
     info = Path("/proc/cpuinfo")
     text = info.read_text(encoding="utf-8") if info.exists() else ""
     model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
@@ -109,7 +109,7 @@ def write(
     lists: Mapping[str, Sequence[Any]],
     **shown: Any,
 ) -> str:
-    """Write OUTPUT.json, of ``head`` and ``lists``, and OUTPUT.md by a template; return it."""
+    """Write ``head`` and ``lists`` to OUTPUT.json and the page to OUTPUT.md; return the page."""
     templates = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True
     )

@@ -1,9 +1,8 @@
-"""The rules by which others choose entries, as their authors did: with torch operations, from the
-published descriptions.
+"""Selection rules of other authors, written in torch operations from the published descriptions.
 
-A rule has ``choose(accumulated, count)``: which entries of a flat tensor to send, as int64 indices.
-A ``Peer`` joins one with error feedback: the whole path from the gradient to indices and values
-that are ready to send, and the residual.
+A rule has ``choose(accumulated, count)``, which returns the entries of a flat tensor to send, as
+int64 indices. A ``Peer`` combines a rule with error feedback: a step adds the gradient to the
+residual and returns indices and values that are ready to send.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from hvd_sparse.checks import count_from_density
 
 
 class Rule(Protocol):
-    """A way to choose."""
+    """A rule that chooses entries."""
 
     def choose(self, accumulated: torch.Tensor, count: int) -> torch.Tensor:
-        """int64: the entries to send, about ``count`` of them."""
+        """Return the int64 indices of about ``count`` entries to send."""
 
 
 class Peer:
@@ -33,7 +32,7 @@ class Peer:
         self.count = count_from_density(residual.numel(), density)
 
     def step(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """int32 indices and float32 values to send; the residual keeps the rest."""
+        """Return int32 indices and float32 values to send; the residual keeps the other entries."""
         self.residual.add_(gradient)
         indices = self.rule.choose(self.residual, self.count)
         values = self.residual[indices]
@@ -55,7 +54,8 @@ class TopK:
 
 @dataclass(frozen=True)
 class DgcSampled:
-    """A threshold from a strided sample, repaired; ``count`` entries at most (Lin et al. 2018)."""
+    """At most ``count`` entries above a threshold, which comes from a strided sample and is
+    corrected by counting (Lin et al. 2018)."""
 
     sample_density: float = 0.01
     low: float = 0.8
@@ -94,7 +94,7 @@ class DgcSampled:
 
 @dataclass(frozen=True)
 class GaussianK:
-    """A threshold from a normal fit, corrected three times at most (Shi et al. 2019)."""
+    """Entries above a normal fit's threshold, corrected at most three times (Shi et al. 2019)."""
 
     rounds: int = 3
 
@@ -115,4 +115,4 @@ class GaussianK:
 
 
 PEERS = {"torch.topk": TopK, "DGC, sampled threshold": DgcSampled, "Gaussian-k": GaussianK}
-"""How to make each rule, by the name that tables give it."""
+"""Classes of the rules by their names in the tables."""

@@ -1,5 +1,5 @@
-"""Real ranks on this machine, over Gloo, or MPI where Horovod has no Gloo; each leaves what it
-found as JSON."""
+"""Real ranks on this machine, over Gloo or, if Horovod was built without Gloo, over MPI. Each rank
+reports its results as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks._limited import ROOT, run_limited
 RESULTS = "HVD_SPARSE_BENCH_RESULTS"
 NAMES = {"gloo": "Gloo", "mpi": "MPI"}
 SHOWN = 4000
-"""Characters of what a failed launch printed, from its end."""
+"""Number of last characters of a failed launch's output that an error shows."""
 
 SETTINGS = {
     **dict.fromkeys(
@@ -30,11 +30,12 @@ SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_ENABLE_ONEDNN_OPTS": "0",
 }
-"""Environment of every rank: ranks share the cores, so each has one thread for its arithmetic."""
+"""Environment of every rank. Each rank computes with one thread, because ranks share the cores."""
 
 
 def launch(module: str, ranks: int, *arguments: str, limit_s: float) -> list[Any]:
-    """Run ``python -m MODULE ARGUMENTS`` on so many ranks; return what each gave to ``report``."""
+    """Run ``python -m MODULE ARGUMENTS`` on ``ranks`` ranks, and return what each passed to
+    ``report``. Raises RuntimeError if the launch fails or exceeds ``limit_s``."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-bench-") as folder:
         command = [*_launcher(ranks), sys.executable, "-m", module, *arguments]
         environment = {**os.environ, **_environment(), RESULTS: folder}
@@ -51,7 +52,7 @@ def horovod_version() -> str:
 
 
 def _controller() -> str:
-    """Return Gloo, or MPI where the class of Gloo is not in Horovod's libraries."""
+    """Return "gloo", or "mpi" if Horovod's libraries do not contain the class of Gloo."""
     found = util.find_spec("horovod")
     folders = (found and found.submodule_search_locations) or ()
     libraries = [path for each in folders for path in Path(each).glob("*/mpi_lib*.so")]
@@ -67,7 +68,7 @@ def _launcher(ranks: int) -> list[str]:
 
 
 def report(rank: int, found: Any) -> None:
-    """Leave what this rank found, JSON-able, for ``launch``; a rank calls it once, at its end."""
+    """Pass a rank's JSON-serializable results to ``launch``. A rank calls this once, at its end."""
     _file_of(os.environ[RESULTS], rank).write_text(json.dumps(found), encoding="utf-8")
 
 

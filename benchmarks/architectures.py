@@ -1,7 +1,7 @@
-"""Well-known models as lists of parameters: names, shapes, and when a gradient is ready.
+"""Well-known models as lists of parameters: names, shapes, and when their gradients are ready.
 
-``architectures.json`` was listed from PyTorch modules that computed real passes; Inception-v4's
-ready times follow from its operations.
+``architectures.json`` was recorded from real passes of PyTorch modules. Only the times of
+Inception-v4 were computed from the number of operations of its layers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARCHITECTURES = ("resnet50", "vgg16", "inception_v4", "lstm", "transformer")
 
 
 class Parameter(NamedTuple):
-    """A parameter; its gradient is there after the part ``ready`` of the backward pass."""
+    """A parameter. Its gradient is ready after the fraction ``ready`` of the backward pass."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,8 +36,8 @@ def parameters(name: str) -> list[Parameter]:
 
 
 def flops(name: str) -> float:
-    """Return the operations of the forward pass over one sample; a backward pass takes twice
-    as many."""
+    """Return the operations of the forward pass for one sample. A backward pass has twice as
+    many."""
     return float(_of(name)["flops"])
 
 

@@ -1,9 +1,9 @@
-"""A short training by every named method, for the curve on its page: the work of
-``python -m benchmarks curves``.
+"""Short trainings with every named method, whose curves the methods' pages show.
 
-The simulated workers of the accuracy bench on scikit-learn's digits, by SGD with momentum 0.9 that
-is handed over, with one learning rate for all: a few seconds a run, and no search.  What the folder
-holds already is not made again.
+``python -m benchmarks curves`` trains with the simulated workers of the accuracy benchmark on
+scikit-learn's digits. The optimizer is SGD with momentum 0.9, which the compressor gets. All
+methods have one learning rate without a search, except those in ``RATES``. A run takes a few
+seconds. Runs whose results are already in the output folder are not repeated.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ RATE, DENSITIES = 0.05, (0.01, 0.001)
 STEPS, SEEDS, POINTS = 210, 3, 12
 QUICK_STEPS, QUICK_METHODS = 20, ("ldte_bs", "signsgd")
 SPELLED = {"strom": "strom,threshold=0.01"}
-"""Methods that want an option."""
+"""Methods that need an option."""
 RATES = {"signsgd": 0.0005}
-"""Its update is +1 or -1 an entry: a rate is the length of a step."""
+"""Other learning rates. Updates of ``signsgd`` are +1 or -1: its rate is the length of a step."""
 KEPT = ("terngrad", "signsgd")
-"""Methods without a residual, which take no optimizer."""
+"""Methods without a residual, which refuse ``optimizer=``."""
 TEXT = """# Curves of all methods
 
-A short training by every named method, of which each [method's page](../methods/index.md) shows the
-curve. Made by `python -m benchmarks curves`: scikit-learn's digits, a network of 71,754 parameters,
-{workers} simulated workers that share batches of 64, {steps} steps (10 epochs), SGD with momentum
-0.9 that is handed over, learning rate {rate:g} falling to 0 along a cosine, {seeds} seeds.
-`terngrad` and `signsgd` keep their optimizer, `signsgd` at rate {signs:g}; `strom` has the
-threshold 0.01.
+A short training by every named method; each [method's page](../methods/index.md) shows its curve.
+Made by `python -m benchmarks curves`. The task is scikit-learn's digits, with a network of 71,754
+parameters and {workers} simulated workers that share batches of 64, for {steps} steps (10 epochs).
+The optimizer is SGD with momentum 0.9, passed as `optimizer=`, with a learning rate that falls from
+{rate:g} to 0 along a cosine; there are {seeds} seeds. With `terngrad` and `signsgd`, the program
+keeps the optimizer; `signsgd` has the learning rate {signs:g}. `strom` has the threshold 0.01.
 
-No rate was searched, and ten epochs are few: a line says how a method begins, not what it can
-reach. [Accuracy](accuracy.md) has longer trainings with rates of their own. *Work* is the processor
-time that a worker's own part of a step takes, in Python and kernels, on a machine with other work;
-the tensors are small, so that it is mostly calls. What choosing from large tensors takes is on
-[a page of its own](selecting.md). `chunked` sends a chunk of every tensor at least, which here is
-the same at both densities.
+No learning rate was searched, and ten epochs are few. So a row shows how a method begins, not what
+it can reach. [Accuracy](accuracy.md) has longer trainings with a rate for each method. *work* is
+the CPU time of a worker's own part of a step, in Python and kernels, while other programs ran on
+the machine. Because the tensors are small, it is mostly the time of function calls. The time of
+selecting from large tensors is on [a page of its own](selecting.md). `chunked` sends at least one
+chunk of every tensor, so it sends the same at both densities.
 
 """
 

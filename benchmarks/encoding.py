@@ -1,5 +1,4 @@
-"""Bytes an entry and the cost of encoding and decoding, of every codec: ``python -m benchmarks
-codecs``."""
+"""Bytes for an entry and coding times of every codec: ``python -m benchmarks codecs``."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
 ROUNDS, QUICK_ROUNDS = 7, 2
 TURN_S = 0.01
-"""A turn repeats what is timed for about so long."""
+"""Seconds for which a measurement repeats a call."""
 YARDSTICK = "index_value"
 PEER_BYTES = {"pairs of int64 and float32": 12, "pairs of int32 and float16": 6}
-"""Bytes an entry of GRACE, and the fewest of DGC's authors' code, without any header."""
+"""Bytes for an entry, without header, with GRACE and with DGC's authors' shortest format."""
 
 
 def tried() -> dict[str, Any]:
@@ -42,7 +41,7 @@ def tried() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cost:
-    """One codec at one density."""
+    """Bytes and times of one codec at one density."""
 
     codec: str
     density: float
@@ -60,7 +59,7 @@ def bound(density: float, value_bytes: int) -> float:
 
 
 def _seconds_of(call: Callable[[], Any], repeats: int) -> float:
-    """Return the processor seconds of this thread, so that other programs do not count."""
+    """Return the CPU seconds of one call in this thread; other programs do not change them."""
     start = time.thread_time()
     for _ in range(repeats):
         call()
@@ -68,7 +67,8 @@ def _seconds_of(call: Callable[[], Any], repeats: int) -> float:
 
 
 def measure(numel: int, density: float, rounds: int) -> list[Cost]:
-    """Time all codecs at one density, in turns, so that drift affects all alike."""
+    """Time all codecs at one density. In each round they run one after the other, so that changes
+    in the speed of the machine affect all of them alike."""
     kernels = resolve_engine(None)
     vector = np.random.default_rng(0).laplace(size=numel).astype(np.float32)
     chosen = reference.take_largest(vector, count_from_density(numel, density))

@@ -1,4 +1,4 @@
-"""Selection cost, beside one pass over memory and beside peers: ``python -m benchmarks select``."""
+"""Selection cost, beside one pass over memory and baselines: ``python -m benchmarks select``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_sparse.registry import ENGINES
 
 DENSITIES = (0.0001, 0.001, 0.01, 0.05)
 DENSITY = 0.001
-"""Of the picture's sizes, and of receiving."""
+"""Density of the picture's panel by size, and of receiving."""
 PAYLOADS = (1, 2, 4, 8, 16)
 GOALS = {
     ("large", 0.0001): {"": 1.3},
@@ -31,16 +31,16 @@ GOALS = {
     ("small", 0.001): {"": 2.0},
     ("small", 0.01): {"": 2.0},
 }
-"""At most so many times the floor, by size, density and what stands behind the selector's name."""
+"""Goals: largest ratio to the floor, by size, density and the suffix of the selector's name."""
 PEER_GOALS = {"DGC, sampled threshold": 10, "Gaussian-k": 15, "torch.topk": 30}
-"""At least so many times ours."""
+"""Goals: smallest ratio of a baseline's time to ours."""
 RECEIVING_GOAL = 1.5
-"""Sixteen payloads take at most so many times writing the dense gradient."""
+"""Goal for sixteen payloads: largest ratio to the time of writing the dense gradient."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The extent of a measurement."""
+    """Sizes of vectors, and numbers of rounds."""
 
     large: int = 25_000_000  # entries; this and the next have goals
     small: int = 1_000_000
@@ -70,7 +70,7 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table; rows of one section share a floor."""
+    """One row of a table. All rows of a section have the same floor."""
 
     section: str
     what: str
@@ -135,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
 def vector(
     scale: Scale, entries: int, density: float, size: str, engine: str | None
 ) -> Iterator[Line]:
-    """Time selectors and peers on one tensor, from about the residual of many steps."""
+    """Time selectors and baselines on one tensor. Residuals begin as they are after many steps."""
     gradients = Gradients.draw(entries, seed=entries)
     residual = gradients.steady_residual(density, seed=1)
     behind = GOALS.get((size, density), {"": None})
@@ -170,7 +170,8 @@ def vector(
 
 
 def receiving(scale: Scale, engine: str | None) -> Iterator[Line]:
-    """Time the dense sum of the payloads of several ranks; the floor writes the gradient once."""
+    """Time the summation of the payloads of several ranks into a dense gradient. The floor writes
+    the dense gradient once."""
     entries = scale.large
     gradients = Gradients.draw(entries, seed=entries)
     contestants = receivers(gradients, DENSITY, PAYLOADS, engine)

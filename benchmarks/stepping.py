@@ -24,14 +24,14 @@ from benchmarks.step.summary import Summary, merged, summarize
 from hvd_sparse.methods.spelling import density_argument, spell_density
 
 LIMIT_S = 600
-"""Of a launch."""
+"""Time limit of a launch."""
 
 
 MODELS = ("overhead", "transformer", "resnet50", "lstm", "vgg16", *BESIDE)
 METHODS = ("dense", "fp16", *PAIRS_US, "topk", "dgc", "gaussian_k")
 DEFAULTS = {"models": list(MODELS), "methods": list(METHODS), "ranks": [1, 2, 4], "seconds": 1.5}
 QUICK = {"models": ["overhead"], "methods": ["dense", "ldte_bs"], "ranks": [2], "seconds": 0.1}
-"""Defaults of the options, without and with ``--quick``."""
+"""Defaults of the options with ``--quick``; ``DEFAULTS`` are those without."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ class Bench:
         self.verdicts: list[Row] = []
 
     def launch(self, method: str, ranks: int) -> Iterator[Summary]:
-        """Measure one method on all models that this machine has the memory for."""
+        """Measure one method with all models for which the memory suffices; yield the summaries."""
         models = list(self._fitting(method, ranks))
         if not models:
             return
@@ -113,7 +113,7 @@ class Bench:
             yield summary
 
     def compare(self, name: str) -> None:
-        """Measure ways that take turns."""
+        """Measure several ways to do the same work in one launch."""
         arguments = (name, str(self.options.seconds))
         rows = merged(launch("benchmarks.step.beside", RANKS, *arguments, limit_s=LIMIT_S))
         self.beside += [{"model": name, **row} for row in rows]

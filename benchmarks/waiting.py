@@ -1,10 +1,11 @@
-"""Whole training steps on one machine: dense beside sparse, and what a sparse step waits for.
+"""Compares the times of whole training steps on one machine: dense, fp16 and sparse.
 
     python -m benchmarks waiting                    a small GPT of 29 tensors on 2 ranks, AdamW
     python -m benchmarks waiting --steps 1000 --ranks 4 --no-padding
 
-Every way has its own copy of the network.  The copies take turns, each step in another order, and
-all ranks meet before each step, so that a way is compared with the others of the same second.
+Every way has its own copy of the network. The ways make steps in turn, in an order that changes at
+every step. All ranks meet before each step, so that a way is compared with steps of the others at
+nearly the same time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from benchmarks._ranks import launch, report
 
 WIDTH, LETTERS, LENGTH, BATCH = 64, 96, 64, 8
 WARMUP = 30
-"""Steps that do not count."""
+"""Number of untimed steps."""
 LIMIT_S = 600
 
 
@@ -43,7 +44,7 @@ class Block(nn.Module):
 
 
 def network() -> nn.Module:
-    """Return a GPT of two blocks, without positions: 29 tensors."""
+    """Return a GPT of two blocks without position embeddings, which has 29 tensors."""
     layers = [Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)]
     return nn.Sequential(nn.Embedding(LETTERS, WIDTH), *layers)
 
@@ -92,7 +93,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def show(seconds: dict[str, list[float]]) -> None:
-    """Print a row a way: its step, and how many times as long as the first way's."""
+    """Print a row for each way: the time of its step, also relative to that of the first way."""
     table = Table("way", "step, ms", "quartiles", "times the first")
     base = np.median(next(iter(seconds.values())))
     for way, times in seconds.items():

@@ -1,4 +1,4 @@
-"""A method added to a copy of the checkout, by the blocks of docs/guide/extending.md."""
+"""Adds a method to a copy of the checkout, with the code blocks of docs/guide/extending.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steps() -> dict[int, tuple[str, list[Block]]]:
 
 
 def added(folder: Path, without: int = 0) -> Path:
-    """Return a copy of the checkout with the page's method, but for a step that is left out."""
+    """Return a copy of the checkout with the page's method, except the step ``without``."""
     checkout = folder / "checkout"
     for name in NEEDED:
         target = checkout / name

@@ -1,17 +1,17 @@
-"""Code blocks of the documentation, and what is to be done with each.
+"""Code blocks of the documentation, and where the tests run each of them.
 
-A comment before a block says it.  Python: ``<!-- runs: torch -->`` on real ranks with Horovod for
-PyTorch, ``tensorflow`` and ``keras3`` likewise, ``python`` in a process by itself; ``torch, on``
-goes on where the page's block before ended.  Commands: ``sh`` in a folder of the user's, where runs
-have been written down; ``ranks`` beside a program ``train.py``; ``hosts`` likewise, on a cluster
-whose hosts are host1, host2, ..., ``slurm`` on the same with the variables of a SLURM job of three
-nodes; ``gpu`` where there is one, and elsewhere it has to say that nothing was run; ``install`` in
-an empty environment, by ``scripts/package``.  Pieces of files, in Python and Markdown: ``adding``
-at the places that docs/guide/extending.md names (``tests/adding.py``).  Also commands:
-``checkout`` in the checkout itself; ``ci`` are those that ``.ci/run`` runs in the same words, to
-which ``tests/architecture/test_guide.py`` holds them; ``docker`` on a cluster of containers, by
-``scripts/docker-test``.
-``<!-- shown: why it is not run -->`` is for the few that no test can run; ``SHOWN`` in
+A comment before a block tells how it is tested. Python: ``<!-- runs: torch -->`` on real ranks with
+Horovod for PyTorch, ``tensorflow`` and ``keras3`` likewise, ``python`` in a process by itself;
+``torch, on`` continues the page's block before. Commands: ``sh`` runs in a folder with recorded
+runs; ``ranks`` beside a program ``train.py``; ``hosts`` also, on a cluster with hosts host1, host2,
+...; ``slurm`` on the same cluster with the variables of a SLURM job of three nodes. ``gpu`` runs on
+a GPU; without one, the command must print that nothing was run. ``install`` runs in an empty
+environment, by ``scripts/package``; ``checkout`` in the checkout itself; ``docker`` on a cluster of
+containers, by ``scripts/docker-test``. ``ci`` marks commands that ``.ci/run`` contains in the same
+words, as ``tests/architecture/test_guide.py`` checks. ``adding`` marks parts of files, in Python
+and Markdown, for the places that docs/guide/extending.md names (``tests/adding.py``).
+
+``<!-- shown: why it is not run -->`` marks the few blocks that no test can run; ``SHOWN`` in
 ``tests/architecture/test_guide.py`` lists them.
 """
 
@@ -45,7 +45,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Return every page of the site that is written by hand, README and the contributors' guide."""
+    """Return README, CONTRIBUTING and every page of ``docs`` except results and decisions."""
     made = {ROOT / "docs" / "results", ROOT / "docs" / "adr"}
     found = [p for p in sorted((ROOT / "docs").rglob("*.md")) if p.parent not in made]
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *found]

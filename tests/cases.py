@@ -1,4 +1,4 @@
-"""Every registered part, as the conformance suite makes it: a new part is one line here."""
+"""Every registered part, with options for the conformance suite. A new part needs one line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hvd_sparse.registry import Registry
 
 @dataclass(frozen=True)
 class Case:
-    """A part and its options; selectors that have a density are also given one by the tests."""
+    """A part and its options. Selectors with a density get it from the tests."""
 
     id: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -154,9 +154,9 @@ EVERY_ENGINE = (
 INSTALLED_ENGINES = tuple(
     case for case in EVERY_ENGINE if case.id == "numpy" or is_installed(case.id)
 )
-"""Those whose package is installed here; the end of every run says which are left out."""
+"""Engines whose packages are installed. The end of every test run lists the others."""
 ENGINES = tuple(case for case in INSTALLED_ENGINES if case.id != "triton")
-"""Those that run without a GPU; ``tests/devices`` has the other one's checks."""
+"""Installed engines that run without a GPU; ``tests/devices`` tests the others."""
 
 WRITERS = (
     Case("jsonl", {"path": "runs/{rank}.jsonl", "all_ranks": True}),

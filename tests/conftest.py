@@ -1,4 +1,4 @@
-"""Settings that all tests share."""
+"""Options and settings that all tests share."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def takes_all(config: pytest.Config) -> bool:
-    """Return whether every test that is collected runs: with ``--full``, and where the command
-    line names files or tests."""
+    """Return whether all collected tests run: with ``--full``, or if the command line names files
+    or tests."""
     return config.option.full or Path(config.args[0]).resolve() != TESTS
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what needs ranks with ``--quick``, or where there is no Horovod; a frontend's files
-    where Horovod was built without its framework; and files that the short run takes nothing of,
-    as importing them takes time."""
+    """Leave out files that need ranks if ``--quick`` is given or Horovod is missing, a frontend's
+    files if Horovod was built without its framework, and files without tests of the short run,
+    because importing them takes time."""
     for framework in {"torch", "tensorflow"} - horovod_parts():
         if collection_path.match(f"tests/frontends/test_{framework}_*.py"):
             return True
@@ -97,7 +97,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Say last what was left out for want of a package: it never counts as passed."""
+    """Print last which tests were left out because a package is missing. They never count as
+    passed."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if missing() and reporter is not None and not hasattr(config, "workerinput"):
         reporter.write_line(f"LEFT OUT: {left_out()}", yellow=True)

@@ -1,4 +1,4 @@
-"""The data that selectors are judged on."""
+"""The vectors on which selectors are tested."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SMOOTH: dict[str, Draw] = {
     "uniform": lambda rng, numel, dtype: rng.uniform(-1, 1, numel),
     "all_negative": lambda rng, numel, dtype: -np.abs(rng.normal(size=numel)) - 1e-3,
 }
-"""Continuous: hardly two magnitudes are equal, so that a threshold for any count exists."""
+"""Continuous: hardly any two magnitudes are equal, so there is a threshold for any count."""
 
 NASTY: dict[str, Draw] = {
     "all_equal": lambda rng, numel, dtype: np.full(numel, 0.1),
@@ -54,7 +54,7 @@ NASTY: dict[str, Draw] = {
     "signed_zeros": _signed_zeros,
     "denormals": _denormals,
 }
-"""Ties, spikes, zeros: where estimates fail and searches find no threshold."""
+"""Vectors with ties, spikes or zeros, for which estimates fail and searches find no threshold."""
 
 ALL = {**SMOOTH, **NASTY}
 
@@ -68,10 +68,11 @@ def draw(name: str, numel: int, dtype: str = "float32", seed: int = 0) -> np.nda
 def after_error_feedback(
     name: str, density: float, numel: int = 10_000, steps: int = 1_000
 ) -> np.ndarray:
-    """What the next step selects from, after many steps of exact top-k with error feedback.
+    """Return a vector from which the next step would select, after many steps of exact top-k with
+    error feedback.
 
-    Every entry has a scale of its own and a small drift.  Gradients are taken at random places of
-    one long drawn vector, which is cheaper than drawing them anew.
+    Every entry has its own scale and a small drift. Gradients are slices at random places of one
+    long random vector, which is faster than new random numbers.
     """
     rng = np.random.default_rng(7)
     count = int(numel * density)

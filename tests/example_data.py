@@ -1,4 +1,4 @@
-"""Small files in the formats of CIFAR-10's Python batches, folders of images and PTB's texts."""
+"""Creates small files in the formats of CIFAR-10's batches, image folders, and PTB's texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_cifar10(folder: Path, images: int = 16) -> None:
 
 
 def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60, 48)) -> None:
-    """Write train and val with two classes of so many images: JPEG of one, PNG of the other."""
+    """Write folders train and val with two classes of images: one in JPEG, one in PNG."""
     from PIL import Image
 
     rng = np.random.default_rng(1)

@@ -1,4 +1,5 @@
-"""Workers as forks of one process that has loaded torch, Triton and numba, which takes seconds."""
+"""Runs workers as forks of one process that has already loaded torch, Triton and numba, because
+loading them takes seconds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from installed import python_path, with_triton
 
 LIMIT_S = 200
 ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
-"""For workers that can have a real device; where all are told, they share one process."""
+"""Environment of workers that could use a real device. Workers with it share one process."""
 
 
 def run_worker(

@@ -1,9 +1,9 @@
-"""Start real ranks, and never wait for them for ever.
+"""Starts real ranks with a time limit.
 
-A worker script runs on every rank; what it gives to ``report`` comes back as that rank's result.
-The launcher's whole process group is killed when its time is over, as ``horovodrun`` can ignore a
-polite signal.  Before that every process writes the stacks of its threads, and a process that dies
-of a signal does so by itself (``sitecustomize``): they are printed with the failure.
+A worker script runs on every rank; what it passes to ``report`` is that rank's result. After the
+time limit, the launcher's whole process group is killed, because ``horovodrun`` can ignore other
+signals. Before that, every process writes the stacks of its threads. A process that dies of a
+signal writes them by itself (``sitecustomize``). The stacks are printed with the failure.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = "HVD_SPARSE_TEST_RESULTS"
 NATIVE_STACKS = "HVD_SPARSE_TEST_NATIVE_STACKS"
 WRITING_S = 10.0
-"""Seconds in which a process that is asked has written its stacks, unless it is stopped."""
+"""Seconds within which a process writes its stacks, unless it is suspended."""
 SLOWNESS = "HVD_SPARSE_TEST_SLOWNESS"
 DEVICE = "HVD_SPARSE_TEST_DEVICE"
 PATHS = (str(ROOT), str(ROOT / "tests"))
 LIMIT_S = 2400.0
-"""Seconds that a launch may take: so long that only a hang meets it, on a machine that compiles
-everything anew and has ten other things to do."""
+"""Time limit of a launch in seconds. It is so long that only a hang reaches it, even if the machine
+is busy and compiles all kernels."""
 WORK, USUAL_S = "import numpy", 0.15
-"""A piece of work, and the seconds that it takes on a machine with nothing else to do."""
+"""A command that measures the slowness, and its seconds on a machine without other work."""
 CONTROLLERS = ("mpi", "gloo")
 FRAMEWORKS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "tensorflow"}
-"""What Horovod must be built with for a script in whose name the word is."""
+"""Words in the names of scripts, and the framework with which Horovod must be built for them."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a launch: the exit code, or None of one that was killed; what each rank
-    reported; what was printed; and the stacks of processes that died of a signal or were killed."""
+    """The result of a launch: the exit code (None if it was killed), each rank's report, the
+    output, and the stacks of processes that died of a signal or were killed."""
 
     code: int | None
     results: list[Any]
@@ -58,13 +58,13 @@ class Outcome:
 
     @property
     def end(self) -> str:
-        """How the launch ended, in words: what a failed test prints."""
+        """Text about the end of the launch, which a failed test prints."""
         return f"exit code {self.code}\n{self.output[-6000:]}\n{self.stacks}"
 
 
 def slow(seconds: float) -> float:
-    """Return a time that is as much longer as work takes on a busy machine; the same on all ranks,
-    as it is measured before a launch."""
+    """Return the seconds multiplied by the slowness of a busy machine. The factor is measured
+    before a launch, so it is the same on all ranks."""
     return seconds * float(os.environ.get(SLOWNESS) or _slowness())
 
 
@@ -83,13 +83,14 @@ def launch(
     worker: str, ranks: int, controller: str, *arguments: str, limit_s: float = LIMIT_S
 ) -> Outcome:
     """Run ``tests/<worker>`` on ``ranks`` processes under "mpi" (mpirun), "gloo" (horovodrun) or
-    "torchrun"; left out where Horovod was built without what the worker's name or that says."""
+    "torchrun". The test is skipped if Horovod was built without this launcher, or without the
+    framework in the worker's name."""
     _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     return _run(_launcher(ranks, controller), ranks, *_script(worker), *arguments, limit_s=limit_s)
 
 
 def launch_example(script: str, ranks: int, controller: str, *arguments: str) -> Outcome:
-    """Run ``examples/<script>``, which reports nothing."""
+    """Run ``examples/<script>``, whose ranks have no results."""
     _require_framework(script)
     program = (sys.executable, str(ROOT / "examples" / script))
     return _run(_launcher(ranks, controller), ranks, *program, *arguments)
@@ -103,12 +104,13 @@ def launch_elastic(
     silence_s: float,
     limit_s: float = LIMIT_S,
 ) -> Outcome:
-    """Run a worker on one process a host, as long as there are ``min_ranks``; a host comes back
-    after its process died.
+    """Run an elastic worker with one process on each host, as long as there are ``min_ranks``. A
+    host is used again some time after its process has died.
 
     hosts : names of this machine
-    silence_s : after which a rank is given up on a machine with nothing else to do, and later on a
-        busy one; a new worker must start in less, or Horovod aborts those that wait for it
+    silence_s : time limit after which a silent rank is given up, on a machine without other work;
+        it is multiplied by the slowness of the machine. A new worker must start within this time,
+        or Horovod aborts the ranks that wait for it
     """
     _require_framework(" ".join((Path(worker).name, *arguments[:1])))
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
@@ -162,7 +164,7 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float = LIMIT_
 
 
 def write_stacks(folder: Path) -> None:
-    """Ask every process of a launch for the stacks of its threads, and wait for them."""
+    """Let every process of a launch write the stacks of its threads, and wait for them."""
     sizes = {path: path.stat().st_size for path in folder.glob("*.stacks") if _is_there(path)}
     for path in sizes:
         os.kill(_number_in(path), signal.SIGUSR1)
@@ -183,8 +185,8 @@ def _number_in(path: Path) -> int:
 
 
 def _is_there(path: Path) -> bool:
-    """Tell whether the process that has a file of stacks still runs; its number may be another's
-    by now."""
+    """Return whether the process that has a file of stacks still runs. Its number may meanwhile
+    belong to another process."""
     try:
         return str(path.parent).encode() in Path(f"/proc/{_number_in(path)}/environ").read_bytes()
     except OSError:
@@ -193,7 +195,7 @@ def _is_there(path: Path) -> bool:
 
 @cache
 def _native_stacks() -> str:
-    """Return the library that writes native stacks, compiled; nothing without a C compiler."""
+    """Compile the library for native stacks; return its path, or "" without a C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return ""
@@ -205,7 +207,7 @@ def _native_stacks() -> str:
 
 
 def report(rank: int, result: Any) -> None:
-    """Called by a worker: this rank's result, JSON-able.  The last one counts."""
+    """Workers call it to report their rank's JSON-serializable result. The last one counts."""
     path = Path(os.environ[RESULTS]) / f"{rank}.json"
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result))
@@ -213,12 +215,12 @@ def report(rank: int, result: Any) -> None:
 
 
 def say(event: str) -> None:
-    """Called by a worker: something has happened, for which other ranks wait."""
+    """Tell the other ranks of a launch that an event has happened. Workers call it."""
     (Path(os.environ[RESULTS]) / f"{event}.said").touch()
 
 
 def wait_for(event: str) -> None:
-    """Called by a worker: sleep until another rank has said so."""
+    """Sleep until a rank has called ``say`` for this event. Workers call it."""
     while not (Path(os.environ[RESULTS]) / f"{event}.said").exists():
         time.sleep(0.02)
 

@@ -1,7 +1,7 @@
-"""Run ``horovodrun``, without a question that the harness has asked once for all launches.
+"""Runs ``horovodrun`` without its check for Gloo, which the harness makes once for all launches.
 
-To learn whether Horovod was built with Gloo, every ``horovodrun`` imports TensorFlow in a process
-of its own, which takes longer than many of the launches.
+For this check, every ``horovodrun`` imports TensorFlow in a separate process, which takes longer
+than many of the launches.
 """
 
 from horovod.runner import launch

@@ -1,4 +1,4 @@
-"""Packages that tests need beside those of the extra ``dev``, and what is left out without them."""
+"""Packages beside the extra ``dev``, and the tests that are left out without them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ NEEDED = {
     "wandb": "the test of that writer",
     "mlflow": "the test of that writer",
 }
-"""What each package's absence leaves out, and each part's that Horovod can be built without."""
+"""Tests that are left out if a package, or an optional part of Horovod, is missing."""
 CONTROLLERS = {"gloo": b"GlooController", "mpi": b"MPIController"}
-"""By what Horovod can be launched, and the class that its libraries hold for it."""
+"""Launchers, and for each the class that Horovod's libraries contain if they support it."""
 APART = Path(sys.prefix) / "apart" / "triton"
-"""Folder that ``scripts/setup`` puts triton into.
+"""Folder in which ``scripts/setup`` installs triton.
 
-Torch loads triton wherever it finds it, and in a process that has loaded Horovod's library for
-TensorFlow triton's library ends in a segmentation fault: so only processes of its tests find it.
+Torch loads triton whenever it finds it. But in a process that has loaded Horovod's library for
+TensorFlow, loading triton causes a segmentation fault. So only processes that test triton have this
+folder in their path.
 """
 
 
@@ -42,9 +43,9 @@ def is_installed(package: str) -> bool:
 
 @cache
 def horovod_parts() -> frozenset[str]:
-    """Return what the installed Horovod was built with, of Gloo, MPI, PyTorch and TensorFlow.
+    """Return which of Gloo, MPI, PyTorch and TensorFlow the installed Horovod was built with.
 
-    Its own functions tell it too, but load the framework for that, which takes seconds.
+    Horovod's own functions also tell this, but they load the framework, which takes seconds.
     """
     found = find_spec("horovod")
     folders = (found and found.submodule_search_locations) or ()

@@ -1,4 +1,4 @@
-"""Muon as its reference implementation has it: the same class names, options and formulas."""
+"""Muon with the class names, options and formulas of its reference implementation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def orthogonalized(x: torch.Tensor, steps: int = 5) -> torch.Tensor:
-    """Each matrix after Newton and Schulz's iteration, in the dtype that it has."""
+    """Return each matrix after Newton and Schulz's iteration, in its own dtype."""
     matrices = x.flatten(1) if x.ndim == 4 else x
     rows, columns = matrices.shape[-2:]
     if rows > columns:

@@ -1,4 +1,4 @@
-"""A real interpreter that has numpy, hvd_sparse and nothing else: what most users have at first."""
+"""A Python interpreter with only numpy and hvd_sparse, like most users' first installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that a test runs in a process of its own."""
+"""Runs programs of a test in a separate process."""
 
 from __future__ import annotations
 

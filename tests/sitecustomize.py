@@ -1,8 +1,8 @@
-"""Loaded before the program of every Python process in a launch of the tests: a process that dies
-of a signal writes where its threads were, and so does one that the harness asks.
+"""Loaded before the program of every Python process in a launch of the tests. A process writes the
+stacks of its threads if it dies of a signal, or if the harness asks for them.
 
-The file lies in the launch's folder and bears the rank's and the process's number.  It has the
-Python stacks of all threads and, where there is a C compiler, the native stack of the thread that
+The file is in the launch's folder and named after the rank and the process number. It contains the
+Python stacks of all threads and, if there is a C compiler, the native stack of the thread that
 died.
 """
 

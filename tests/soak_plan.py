@@ -1,8 +1,8 @@
-"""A long training with faults from a seeded plan, and what must hold at a step of it, on numpy or
-on real ranks.
+"""A long training with faults from a random plan with a seed, and the checks of its steps, with
+numpy or on real ranks.
 
-The books are exact, bit for bit: every entry was sent or stayed, and what came out is what the
-ranks sent, added up in rank order.
+The checks are exact, bit for bit: every entry is either sent or stays in the residual, and the
+result is the sum of the sent entries in rank order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Plan:
         return float(2.0 ** self._draw(1, step // 7).integers(0, 17))
 
     def spoiled(self, step: int, world_size: int) -> dict[int, str]:
-        """Bursts of NaN and Inf: the tensor, by rank."""
+        """Return the tensors that get a NaN or Inf in this step, by rank."""
         if self._draw(2, step // 5).random() > 0.06:
             return {}
         draw = self._draw(3, step)
@@ -69,8 +69,8 @@ def check_steps(
     average: bool,
     between: int = 1,
 ) -> int:
-    """Take steps, and look at each so manyth on every rank, so that all end with an error; return
-    how many were looked at."""
+    """Make steps, and check every ``between``-th one. Every rank checks all ranks, so that all end
+    with the same error. Return the number of checked steps."""
     checks = 0
     for step in steps:
         is_checked = step % between == 0
@@ -92,8 +92,8 @@ def check_step(
     *,
     average: bool,
 ) -> None:
-    """Conservation and replica identity of one step, from the flat residuals and the results of all
-    ranks."""
+    """Check that one step loses nothing and that all ranks have the same result, from the flat
+    residuals and the results of all ranks."""
     size, scale = len(before), np.float32(plan.scale(step))
     bad = set(plan.spoiled(step, size).values())
     for key in SHAPES:
@@ -122,9 +122,10 @@ def check_step(
 
 
 def check_redistribution(states: Sequence[Any], new: Sequence[Arrays], *, average: bool) -> None:
-    """The optimizer is owed the same; to a rounding to float32 of each entry.
+    """Check that redistribution does not change the update that is still to be applied, except for
+    a rounding of each entry to float32.
 
-    states : of the compressors of all ranks of the old world
+    states : states of the compressors of all ranks before the redistribution
     """
     old = [{k: t["arrays"]["residual"] for k, t in each["tensors"].items()} for each in states]
     for key in SHAPES:

@@ -1,9 +1,11 @@
-"""Which tests a run takes.
+"""Selects the tests of a run.
 
-short : every commit. Of the folders that start ranks the files in ``SHORT_ON_RANKS``, in the worlds
-    of ``SHORT_WORLDS``; everything else, but for what is marked ``full``.
-slice K/N : the short run and a part of the rest, another one for each K; N in a row take all.
-full : everything.
+short : the run of every commit. Of the folders that start ranks, it has the files in
+    ``SHORT_ON_RANKS``, in the worlds of ``SHORT_WORLDS``; of the others, all tests. Tests that are
+    marked ``full`` are left out.
+slice K/N : the short run and one of N parts of the other tests, which depends on K. N consecutive
+    numbers K run all tests.
+full : all tests.
 """
 
 from __future__ import annotations
@@ -19,8 +21,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 
 RANKS = ("frontends", "launch", "network", "soak")
-"""Folders whose tests start real ranks: one launch at a time, as each wants more cores than there
-are."""
+"""Folders whose tests start real ranks, one launch at a time, because cores are few."""
 SHORT_ON_RANKS = {
     "test_auto.py",
     "test_ddp.py",
@@ -34,9 +35,10 @@ SHORT_ON_RANKS = {
     "test_torch_optimizers.py",
     "test_torch_training.py",
 }
-"""The laws, exchanges, faults, checkpoints, elastic runs and DDP, of each framework."""
+"""Files of the short run that start ranks: laws, exchanges, faults, checkpoints, elastic runs and
+DDP, with each framework."""
 SHORT_WORLDS = {(2, "gloo"), (3, "mpi")}
-"""Ranks and controller of the launches in the short run: even and odd, Gloo and MPI."""
+"""Ranks and controller of the short run's launches: an even and an odd number, Gloo and MPI."""
 
 
 def is_short(item: pytest.Item) -> bool:
@@ -63,8 +65,8 @@ def world_of(item: pytest.Item) -> tuple[int, str] | None:
 
 
 def unit_of(item: pytest.Item) -> str:
-    """Return the name of the tests that run together, as they share launches: a file's that starts
-    ranks, in one world; elsewhere a function's."""
+    """Return the name of a unit of tests that run together because they share launches. In files
+    that start ranks, a unit is the tests of one world; elsewhere, it is a test function."""
     file, _, rest = item.nodeid.partition("::")
     world = world_of(item)
     if world is not None:
@@ -73,7 +75,8 @@ def unit_of(item: pytest.Item) -> str:
 
 
 class Slice:
-    """The K-th of N parts of what the short run leaves out; a test's depends on its name alone."""
+    """The K-th of N parts of the tests that are not in the short run. A hash of its unit's name
+    determines the part of a test."""
 
     def __init__(self, text: str) -> None:
         found = re.fullmatch(r"(\d+)/([1-9]\d*)", text)

@@ -1,4 +1,4 @@
-"""The program ``train.py`` of the documentation's commands: README's two lines, and three steps."""
+"""The program ``train.py`` of the documentation's commands: README's two lines, three steps."""
 
 import horovod.torch as hvd
 import torch

@@ -1,4 +1,4 @@
-"""Small worlds: N ranks in this process, each with a numpy session."""
+"""Small worlds of N ranks in this process, each with a numpy session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 TIMEOUT_S = 600.0
-"""That only a hang meets."""
+"""Time limit in seconds, which only a hang reaches."""
 Gradients = dict[str, np.ndarray]
 
 
@@ -43,7 +43,7 @@ def run(world_size: int, function: Callable[[LocalCollective], Any]) -> list[Any
 
 
 class Around:
-    """A collective whose calls go through ``submit(kind, arguments, call)``."""
+    """Wraps a collective. Each call is passed to ``submit(kind, arguments, call)``."""
 
     def __init__(
         self, collective: Any, submit: Callable[[str, tuple[Any, ...], Callable[[], Any]], Any]
@@ -58,7 +58,7 @@ class Around:
 
 
 def residuals(session: Session) -> dict[str, np.ndarray]:
-    """What a rank keeps back of every tensor that had a step, after its last good step."""
+    """Return a rank's residuals after its last good step, for every tensor that had a step."""
     states = session.step.transactions.settle_all()
     return {
         session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()
@@ -74,5 +74,5 @@ def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Equal to the last bit: tells -0.0 from +0.0, and NaN from another NaN."""
+    """Return whether two arrays have the same bits; for example, -0.0 and +0.0 differ."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()

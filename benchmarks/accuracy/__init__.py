@@ -1,4 +1,4 @@
-"""What training reaches beside dense at a six-hundredth of its bytes."""
+"""Compares the accuracy of training at 1/600 of the bytes with that of dense training."""
 
 from benchmarks.accuracy.bench import add_options, run
 

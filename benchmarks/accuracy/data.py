@@ -1,4 +1,4 @@
-"""Data of the accuracy bench: images with labels, and text as characters."""
+"""Data of the accuracy benchmark: images with labels, and text as characters."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from torch import nn
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 WINDOW = 64
-"""Characters that a network of text sees at a time."""
+"""Length of the input of a network for text, in characters."""
 HELD_OUT = 512
-"""Windows of text that nobody trains on."""
+"""Number of held-out windows of text."""
 
 
 class Data(Protocol):
-    """What a task draws its examples from."""
+    """Data from which a task draws its examples."""
 
     def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
-        """Return the indices of the examples of all workers in a step, in the workers' order."""
+        """Return the indices of the examples of a step, in the order of the workers."""
 
     def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
         """Return the mean loss of some examples."""
 
     def score(self, network: nn.Module, part: float = 1.0) -> float:
-        """Return the score on held-out data, or on this part of it."""
+        """Return the score on the fraction ``part`` of the held-out data."""
 
 
 class Images:
-    """Images with labels; every epoch sees a permutation.  Scored by test accuracy in %."""
+    """Images with labels, in a new random order in every epoch. The score is test accuracy in %."""
 
     def __init__(
         self, train: tuple[torch.Tensor, torch.Tensor], test: tuple[torch.Tensor, torch.Tensor]
@@ -61,12 +61,13 @@ class Images:
 
 
 class Text:
-    """Text as codes, of which every step draws windows.  Scored by the next code's loss in nats.
+    """Text as a sequence of integers (codes). The score is the loss of predicting the next code, in
+    nats.
 
     Parameters
     ----------
-    codes : int64, of which the last twentieth is held out
-    window : codes that a network sees at a time
+    codes : int64; the last twentieth is held out for the score
+    window : number of codes that a network gets at a time
     """
 
     def __init__(self, codes: np.ndarray, window: int) -> None:
@@ -97,7 +98,7 @@ def _loss_of(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:
 
 @cache
 def digits() -> Images:
-    """Load scikit-learn's 1,797 images of 8 x 8, split as the examples do."""
+    """Load scikit-learn's 1,797 images of 8 x 8, with the same split as in ``examples/``."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -112,7 +113,7 @@ def digits() -> Images:
 
 @cache
 def fashion() -> Images:
-    """Load 60,000 and 10,000 images of 28 x 28, from Debian's package."""
+    """Load Fashion-MNIST from Debian's package: 60,000 training and 10,000 test images."""
     if not FASHION.is_dir():
         raise SystemExit(f"{FASHION} is not there: apt-get install dataset-fashion-mnist")
     train, test = (
@@ -128,7 +129,7 @@ def fashion() -> Images:
 
 
 def _idx(name: str) -> np.ndarray:
-    """Return an array of the IDX format: two zeros, type and number of dimensions, sizes, bytes."""
+    """Return the array of an IDX file: two zeros, type, number of dimensions, sizes, and bytes."""
     with gzip.open(FASHION / name) as file:
         content = file.read()
     dimensions = content[3]
@@ -138,7 +139,7 @@ def _idx(name: str) -> np.ndarray:
 
 @cache
 def bible() -> str:
-    """Load 4.4 MB of English, the King James Bible of Debian's package, a verse a line."""
+    """Load the King James Bible from Debian's package: 4.4 MB of text with a verse in each line."""
     program = shutil.which("bible", path="/usr/bin:/usr/games:/usr/local/bin")
     if program is None:
         raise SystemExit("the program bible is not there: apt-get install bible-kjv")

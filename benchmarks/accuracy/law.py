@@ -1,4 +1,5 @@
-"""The law of density and steps: the gap to dense by how often an entry is sent in a run."""
+"""The law of density and steps: how the gap to dense training depends on the number of times that
+an entry is sent in a run."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def times_sent(line: Line) -> float:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> Law:
-    """Return the law of least squares through three or more pairs of times sent and gap."""
+    """Return the law that fits three or more pairs (times sent, gap) best, by least squares."""
     times, gaps = np.array(points).T
     best = None
     for reach in np.geomspace(0.2, 20.0, 200):

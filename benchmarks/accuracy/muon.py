@@ -1,4 +1,4 @@
-"""Muon for the matrices of a network's blocks, and Adam for all else."""
+"""Muon for the matrices of a network's blocks, and Adam for all other parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import nn
 
 
 class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
-    """Muon for matrices in "blocks", at twice the rate, and Adam; as the package knows it."""
+    """Muon for matrices in "blocks" at twice the learning rate, and Adam for others. The names of
+    the class and its options are those by which the package recognizes Muon."""
 
     MOMENTUM, COEFFICIENTS, ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
 
@@ -38,7 +39,7 @@ class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
         return update * math.sqrt(max(1, gradient.shape[0] / gradient.shape[1]))
 
     def _orthogonal(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Return a matrix whose singular values are about 1, by Newton and Schulz's iteration."""
+        """Return the matrix with singular values of about 1, by Newton and Schulz's iteration."""
         is_tall = matrix.shape[0] > matrix.shape[1]
         x = matrix.T if is_tall else matrix
         x = x / (x.norm() + 1e-7)

@@ -1,4 +1,4 @@
-"""Networks of the accuracy bench, small enough for a run in about a minute."""
+"""Networks of the accuracy benchmark, small enough for a run of about a minute."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 from benchmarks.accuracy.data import WINDOW
 
 CHARACTERS = 96
-"""Room for the alphabet of a text."""
+"""Largest number of different characters of a text."""
 
 
 def digits_network() -> nn.Module:
-    """Return that of ``examples/pytorch_digits.py``: 71,754 parameters."""
+    """Return the network of ``examples/pytorch_digits.py``, with 71,754 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -21,7 +21,7 @@ def digits_network() -> nn.Module:
 
 
 def fashion_network() -> nn.Module:
-    """Return two convolutions with strides and two layers: 478,766 parameters."""
+    """Return two convolutions with strides and two linear layers: 478,766 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 5, stride=2, padding=2), nn.ReLU(),
         nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),

@@ -1,8 +1,8 @@
 """The package's own methods between simulated workers.
 
-Replicas of a network are identical, so one stands for all.  Every worker's session (selection,
-memory, codec, exchange) reduces that worker's gradients in a thread of its own, and what the first
-gets is applied once the others have got the same.
+The replicas of a network are identical, so there is only one network. Each worker's session
+(selection, memory, codec, exchange) reduces the worker's gradients in its own thread. All sessions
+must return the same gradients, and the optimizer applies them once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ TIMEOUT_S = 600.0
 
 
 class Arrived:
-    """What a handed-over optimizer asks of its compressor: every gradient is a session's result."""
+    """The part of a compressor that an optimizer passed as ``optimizer=`` uses. Here every gradient
+    is the result of a session."""
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [p for p in parameters if p.grad is not None and is_compressed(p)]
@@ -44,13 +45,13 @@ class Arrived:
         return [p for p in parameters if p.grad is not None and not is_compressed(p)]
 
     def tell_of_others(self, *_: Any) -> None:
-        """Every gradient has come through a session."""
+        """Do nothing, because every gradient comes from a session."""
 
     def tell_of_decay(self, *_: Any) -> None:
-        """Nothing moves parameters here."""
+        """Do nothing, because nothing else changes the parameters here."""
 
     def end_step(self, _: torch.optim.Optimizer) -> None:
-        """Nothing is thrown away here."""
+        """Do nothing, because every result is applied here."""
 
 
 class Simulated(Methods):
@@ -82,7 +83,8 @@ class Simulated(Methods):
 
 
 class Ours(Dense):
-    """Sessions of all workers; ``work_s`` is the processor time of their steps."""
+    """Reduces gradients by the sessions of all workers. ``work_s`` is the CPU time of their
+    steps."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class Ours(Dense):
         return sum(losses) / self.workers
 
     def finish(self) -> None:
-        """Count the bytes of the first worker."""
+        """Set ``entry_bytes`` to the bytes that the first worker has sent, without headers."""
         step = self.sessions[0].step
         report = step.stats.report(None)
         tensors = report["tensors"]
@@ -159,7 +161,8 @@ class Ours(Dense):
 
 @cache
 def density_of(part: float, numels: tuple[int, ...], points: int = 60) -> float:
-    """Return the mean density along a cosine at which ``sign_mean`` takes a part of float32."""
+    """Return the mean density at which ``sign_mean`` sends the fraction ``part`` of the float32
+    bytes, if the density follows a cosine."""
     codec, waves = (
         SignMean(),
         [1 + math.cos(math.pi * (point + 0.5) / points) for point in range(points)],

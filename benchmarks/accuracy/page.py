@@ -1,4 +1,4 @@
-"""The page of the accuracy bench, made of its store alone."""
+"""Writes the page of the accuracy benchmark from the stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs are wanted, the most wanted first, and how learning rates are searched."""
+"""The runs of the benchmark in order of priority, and the search for learning rates."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from benchmarks.accuracy.training import Line, Run
 
 SEEDS = 3
 REACH = 3
-"""Doublings and halvings of the middle rate that a search may come to."""
+"""Largest number of times that a search doubles or halves the middle learning rate."""
 OURS = "ours/600"
-"""The budget at which accuracy is to be dense's."""
+"""The budget of bytes at which the accuracy should equal that of dense training."""
 KEY = ("dense", OURS, "ours", "topk/kept", "dgc")
 """Rules that are run first."""
 REST = ("topk/handed", "ours/400", "ours/1200", "ours/200", "powersgd/1", "powersgd/4", "fp16")
 OF_ADAM = ("sparse_loco/4/62", "sparse_loco/15/128", "demo/8", "one_bit_adam")
 """Rules that take the place of AdamW."""
 OF_SGD = ("masked/600", "unmasked/600")
-"""Ours with other memories of momentum."""
+"""Our method with other memories for momentum."""
 PAIRS = (
     ("fashion_mnist", "momentum"), ("gpt", "adamw"), ("fashion_mnist", "adamw"),
     ("gpt", "momentum"), ("lstm", "adamw"), ("lstm", "momentum"),
@@ -31,11 +31,11 @@ SHORTER = {
 }
 """Pairs with fewer rules."""
 FITTED = ("gpt", "adamw")
-"""Whose lines the law of density and steps is fitted on."""
+"""Task and optimizer whose results the law of density and steps is fitted to."""
 LAW = ("dense", OURS, "ours/1200")
-"""Rules of half and of twice the usual steps, for the first two pairs."""
+"""Rules that the first two pairs also train with half and twice the usual number of steps."""
 SAMPLE_STEPS = 120
-"""Of a training on real ranks."""
+"""Number of steps of a training on real ranks."""
 
 
 def lines_of(task: str, optimizer: str, rules: tuple[str, ...], times: float = 1.0) -> list[Line]:
@@ -67,7 +67,8 @@ def next_run(results: Results) -> Run | None:
 
 
 def _ordered(results: Results) -> Iterator[Run]:
-    """Yield runs, the most wanted first; a search ends at a run that is not there."""
+    """Yield runs in order of priority. A search needs the results of its earlier runs, so the
+    caller stops at the first run without a result."""
     key = [line for pair in PAIRS[:2] for line in lines_of(*pair, KEY)]
     judged = [line for line in key if line.rule in KEY[:3]]
     yield from _first_of(key)
@@ -92,13 +93,14 @@ def _first_of(lines: list[Line]) -> list[Run]:
 
 
 def rates_of(line: Line) -> list[float]:
-    """Return the ladder of a line, the same for dense and sparse."""
+    """Return the learning rates that a search may try, which are the same for dense and sparse."""
     middle = TASKS[line.task].rates[line.optimizer]
     return [middle * 2.0**step for step in range(-REACH, REACH + 1)]
 
 
 def search(line: Line, results: Results) -> Iterator[Run]:
-    """Yield the runs of a search: three rates, and further ones while the best is at an end."""
+    """Yield the runs of a search: three learning rates, and further ones as long as the best is the
+    highest or lowest."""
     ladder = rates_of(line)
     low, high = REACH - 1, REACH + 1
     while True:
@@ -118,7 +120,7 @@ def is_searched(line: Line, results: Results) -> bool:
 
 
 def _so_far(line: Line, results: Results) -> Iterator[Run]:
-    """Yield the runs of a search up to the first that is not there."""
+    """Yield the runs of a search up to the first one without a result, which is included."""
     for run in search(line, results):
         yield run
         if run not in results:
@@ -136,7 +138,7 @@ def best_rate(line: Line, results: Results) -> float:
 
 
 def best_of(scores: Mapping[float, float | None], line: Line) -> float:
-    """Return the rate with the best score; what has diverged is worse than any."""
+    """Return the learning rate with the best score. A diverged training has the worst score."""
     sign = 1.0 if TASKS[line.task].is_text else -1.0
 
     def badness(rate: float) -> float:

@@ -1,4 +1,4 @@
-"""Real ranks of the accuracy bench: the same training by Horovod, on this machine."""
+"""Real ranks of the accuracy benchmark: the same training under Horovod on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_S = 1800
 
 
 class Ranks(Dense):
-    """What Horovod's optimizer makes of this rank's gradients."""
+    """Reduces this rank's gradients by Horovod's optimizer."""
 
     def __init__(self, *told: Any, rank: int) -> None:
         super().__init__(*told)

@@ -1,4 +1,4 @@
-"""Rows of the accuracy page: a line's runs beside dense's, seed by seed."""
+"""Rows of the accuracy page, which compare a line with dense training, seed by seed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.accuracy.tasks import TASKS
 from benchmarks.accuracy.training import Line, Run
 
 POINTS, PERCENT = 0.1, 0.5
-"""By how much a line may be worse at 1/600, if not by a standard error: points of accuracy, or % of
-perplexity."""
+"""How much worse a line may be at 1/600, in points of accuracy or % of perplexity. If the standard
+error is larger, it is the limit."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line at its best rate."""
+    """A line at its best learning rate."""
 
     line: Line
     rate: float
@@ -30,7 +30,7 @@ class Row:
 
     @property
     def mean(self) -> float | None:
-        """The mean score, of texts the perplexity of the mean loss; None if a seed diverged."""
+        """The mean score; for texts, the perplexity of the mean loss. None if a seed diverged."""
         known = [score for score in self.scores if score is not None]
         if len(known) < len(self.scores):
             return None
@@ -88,7 +88,7 @@ def verdict_of(row: Row) -> str:
 
 
 def ahead_of_ours(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Return rules better than the best of our lines that send no more, each with that line."""
+    """Return others' rules that beat our best line with at most as many bytes, and this line."""
     judged = [(row, row.difference) for row in rows if row.difference is not None]
     found = []
     for row, difference in judged:

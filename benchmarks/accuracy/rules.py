@@ -1,8 +1,8 @@
-"""Rules that others have published, as short as their papers' formulas: what ours stand beside.
+"""Published methods of others, with which we compare ours, written as in their papers' formulas.
 
-A rule takes a step with the gradients of all workers, simulated in one process.  Tensors that no
-rule compresses (those of one dimension, and small ones) are averaged dense for all of them, and
-``entry_bytes`` counts what one worker sends of the others, without headers.
+A rule makes a step from the gradients of all workers, which are simulated in one process. Tensors
+of one dimension and small tensors are averaged dense by all rules. ``entry_bytes`` counts the bytes
+that one worker sends of the other tensors, without headers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LEAST_NUMEL = 1024
 """Entries of the smallest tensor that is compressed, as in the package."""
 
 Gradients = Callable[[torch.Tensor], tuple[list[torch.Tensor], float]]
-"""Gives the gradients and the loss of some examples."""
+"""Returns the gradients and the loss of some examples."""
 
 
 def is_compressed(tensor: torch.Tensor) -> bool:
@@ -27,7 +27,7 @@ def is_compressed(tensor: torch.Tensor) -> bool:
 
 
 class Dense:
-    """Gradients of all examples, as they are; base of the rules that reduce gradients alone."""
+    """Dense averaging of gradients, and the base class of the rules."""
 
     def __init__(self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int) -> None:
         self.network, self.optimizer = network, optimizer
@@ -37,7 +37,7 @@ class Dense:
         self.steps = 0
 
     def step(self, examples: torch.Tensor, gradients: Gradients) -> float:
-        """Take a step; return the mean loss."""
+        """Make a step; return the mean loss."""
         self.steps += 1
         each = [gradients(part) for part in examples.chunk(self.workers)]
         for position, parameter in enumerate(self.parameters):
@@ -50,7 +50,8 @@ class Dense:
         return sum(loss for _, loss in each) / self.workers
 
     def reduce(self, position: int, found: torch.Tensor) -> torch.Tensor | None:
-        """Reduce [workers, *shape] for the optimizer; None where the rule moves the tensor."""
+        """Return the gradient for the optimizer from all workers' gradients [workers, *shape], or
+        None if the rule updates the parameter itself."""
         self.entry_bytes += 4 * found[0].numel()
         return found.mean(0)
 
@@ -58,7 +59,7 @@ class Dense:
         self.optimizer.step()
 
     def finish(self) -> None:
-        """Leave the parameters as they are to be judged."""
+        """Complete the training, so that the parameters can be tested."""
 
 
 class Fp16(Dense):
@@ -71,7 +72,7 @@ class Fp16(Dense):
 
 
 class PowerSGD(Dense):
-    """Rank-r factors with error feedback (Vogels, Karimireddy, Jaggi, 2019, Algorithms 1 and 2)."""
+    """PowerSGD with error feedback (Vogels, Karimireddy, Jaggi, 2019, Algorithms 1 and 2)."""
 
     def __init__(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int, rank: int
@@ -97,7 +98,8 @@ class PowerSGD(Dense):
 
 
 class OneBitAdam(Dense):
-    """Adam, then its momentum in signs over a frozen second moment (Tang et al., 2021)."""
+    """1-bit Adam: dense steps of Adam first; then the signs of the momentum are sent, and the
+    second moment is constant (Tang et al., 2021)."""
 
     WARMUP = 0.2
 
@@ -131,7 +133,7 @@ class OneBitAdam(Dense):
 
 
 def signs_of(tensor: torch.Tensor, from_dim: int) -> torch.Tensor:
-    """Return signs times the mean magnitude over the dimensions from one on."""
+    """Return signs times the mean magnitude over the dimensions from ``from_dim`` on."""
     dims = tuple(range(from_dim, tensor.dim()))
     # a zero is sent as a plus, as one bit says no more
     plus = torch.where(tensor < 0, -1.0, 1.0)
@@ -139,15 +141,16 @@ def signs_of(tensor: torch.Tensor, from_dim: int) -> torch.Tensor:
 
 
 class SparseLoCo(Dense):
-    """Local AdamW, and chunk-wise top-k of what it moved with error feedback, in two bits
-    (Sarfi et al., 2025).
+    """SparseLoCo: local steps of AdamW, then an exchange of the changes of the parameters by top-k
+    in chunks with error feedback and values of two bits (Sarfi et al., 2025).
 
-    The two magnitudes of a chunk are the means of what is above and below its mean magnitude.
+    The two magnitudes of a chunk are the mean of the magnitudes above their mean, and that of the
+    others.
 
     Parameters
     ----------
     interval : local steps between exchanges
-    entries : of a chunk of 4,096 that are sent
+    entries : number of sent entries in a chunk of 4,096
     """
 
     CHUNK, DECAY, OUTER_RATE = 4096, 0.95, 1.0
@@ -212,7 +215,7 @@ class SparseLoCo(Dense):
                 mine[position].copy_(agreed)
 
     def compressed(self, owed: torch.Tensor) -> torch.Tensor:
-        """Return what is sent of [workers, *shape], and count it."""
+        """Return the sent part of ``owed`` [workers, *shape], and count its bytes."""
         flat = owed.flatten(1)
         parts = []
         for chunk in flat.split(self.CHUNK, dim=1):
@@ -227,7 +230,7 @@ class SparseLoCo(Dense):
 
 
 def two_bits(values: torch.Tensor) -> torch.Tensor:
-    """Return values of four levels: signs times one of two magnitudes of their row."""
+    """Return the values rounded to four levels: signs times one of two magnitudes of the row."""
     size = values.abs()
     is_large = size > size.mean(1, keepdim=True)
     means = [
@@ -238,17 +241,17 @@ def two_bits(values: torch.Tensor) -> torch.Tensor:
 
 
 class DeMo(Dense):
-    """Decoupled momentum: the largest cosine components of a decaying sum, applied by their signs
-    (Peng, Quesnelle, Kingma, 2024).
+    """DeMo (decoupled momentum): send the largest components of the cosine transform of a decaying
+    sum of gradients, and apply the signs of their mean (Peng, Quesnelle, Kingma, 2024).
 
     Parameters
     ----------
-    entries : components that are sent of a chunk of 64 x 64, or as many of a smaller one
+    entries : number of sent components of a chunk of 64 x 64; a smaller chunk sends fewer
     """
 
     SIDE, DECAY = 64, 0.999
     COMPONENT_BYTES = 3.5
-    """12 bits of its place and a half-precision value."""
+    """12 bits for the position and 16 bits for the value."""
 
     def __init__(
         self, network: nn.Module, optimizer: torch.optim.Optimizer, workers: int, entries: int
@@ -267,7 +270,7 @@ class DeMo(Dense):
             parameter.sub_(group["lr"] * sent.mean(0).view_as(parameter).sign())
 
     def components(self, owed: torch.Tensor) -> torch.Tensor:
-        """Return what is sent of [workers, rows, columns], and count it."""
+        """Return the sent part of ``owed`` [workers, rows, columns], and count its bytes."""
         workers, rows, columns = owed.shape
         high, wide = largest_divisor(rows, self.SIDE), largest_divisor(columns, self.SIDE)
         blocks = owed.view(workers, rows // high, high, columns // wide, wide).transpose(2, 3)

@@ -1,4 +1,4 @@
-"""Results of runs, a line of JSON each, so that the bench goes on where it was stopped."""
+"""Results of runs, one in each line of a JSON Lines file, so that a benchmark can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the accuracy bench trains: data, networks, optimizers, and learning rates to search."""
+"""Tasks of the accuracy benchmark: data, networks, optimizers, and learning rates to search."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from benchmarks.accuracy import data, networks
 from benchmarks.accuracy.muon import SingleDeviceMuonWithAuxAdam
 
 WEIGHT_DECAY, MOMENTUM = 0.01, 0.9
-"""Of AdamW, torch's own; of SGD."""
+"""Weight decay of AdamW (torch's default), and momentum of SGD."""
 WORKERS = 4
 
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to learn."""
+    """One task."""
 
     title: str
     words: str

@@ -1,4 +1,4 @@
-"""Runs of the accuracy bench: one training by one rule, at one learning rate, from one seed."""
+"""Runs of the accuracy benchmark: a training by one rule, with one learning rate and seed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from benchmarks.accuracy.tasks import TASKS, WORKERS, Task, make_optimizer
 
 SPARSE_DENSITY = 0.001
 WARMUP, STAGES = 0.25, 4
-"""Of ``dgc``: the part of the steps at falling densities, and how many of these there are."""
+"""Warm-up of ``dgc``: its fraction of the steps, and its number of densities."""
 PART = 0.25
-"""Of the test data, for a point of a learning curve."""
+"""Fraction of the test data on which a point of a learning curve is measured."""
 
 
 @dataclass(frozen=True, order=True)
@@ -65,7 +65,8 @@ class Training:
         return [p.grad for p in self.network.parameters() if p.grad is not None], loss.item()
 
     def run(self, rule: rules.Dense, points: int = 0) -> dict[str, Any]:
-        """Train at a rate that falls to 0 along a cosine; return what is reported, JSON-able."""
+        """Train with a learning rate that falls to 0 along a cosine; return JSON-serializable
+        results."""
         losses: list[float] = []
         for step in range(self.steps):
             losses.append(
@@ -91,7 +92,8 @@ class Training:
 
 
 def _ours(training: Training, *told: str) -> tuple[str, dict[str, Any]]:
-    """The package's line: told the steps, and the density of a budget or none."""
+    """Return our method and its options. It gets the number of steps and, if there is a budget of
+    bytes, the density for it."""
     options: dict[str, Any] = {"optimizer": training.optimizer, "steps": training.steps}
     if told:
         options["density"] = density_of(1 / float(told[0]), training.compressed)
@@ -106,7 +108,8 @@ def _with_velocity(
 
 
 def _topk(training: Training, way: str) -> tuple[str, dict[str, Any]]:
-    """Exact values; the optimizer is handed over, or kept as it is everywhere else."""
+    """Return top-k with exact values. The compressor gets the optimizer if ``way`` is "handed";
+    otherwise the program keeps it."""
     handed = {"optimizer": training.optimizer} if way == "handed" else {}
     return "topk", {"density": SPARSE_DENSITY, **handed}
 
@@ -129,7 +132,7 @@ NAMED: dict[str, Callable[..., tuple[str, dict[str, Any]]]] = {
     "masked": partial(_with_velocity, is_masked=True),
     "unmasked": partial(_with_velocity, is_masked=False),
 }
-"""Named methods of the package and their options, by rule."""
+"""Functions that return a named method of the package and its options, by rule."""
 RULES: dict[str, Callable[..., rules.Dense]] = {
     "dense": lambda training: training.of(rules.Dense, workers=1),
     "powersgd": lambda training, rank: training.of(rules.PowerSGD, int(rank)),
@@ -138,11 +141,11 @@ RULES: dict[str, Callable[..., rules.Dense]] = {
     "demo": lambda training, entries: training.of(rules.DeMo, int(entries)),
     "fp16": lambda training: training.of(rules.Fp16),
 }
-"""Those of others, and dense."""
+"""Dense training and the rules of others."""
 
 
 def train(run: Run) -> dict[str, Any]:
-    """Train by simulated workers; return the result, with the seconds of the processor."""
+    """Train with simulated workers; return the result, with the CPU time in seconds."""
     line, began_s = run.line, time.process_time()
     training = Training(TASKS[line.task], line.optimizer, run.rate, line.steps, run.seed)
     name, *told = line.rule.split("/")

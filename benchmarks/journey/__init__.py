@@ -1,1 +1,1 @@
-"""The way of one tensor through a step under Horovod: the functions called, and their files."""
+"""The functions that are called for one tensor in a step under Horovod, and their files."""

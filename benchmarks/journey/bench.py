@@ -1,5 +1,4 @@
-"""Calls on the way of one tensor through a step, and who calls whom: ``python -m benchmarks
-journey``."""
+"""Counts and draws the calls for one tensor in a step: ``python -m benchmarks journey``."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from benchmarks.journey.ways import OPTIONS, RECORDED, WARM, WIDTH
 RANKS = 2
 LIMIT_S = 240
 WIDEST = 118
-"""Characters of a line of the drawing."""
+"""Longest line of the drawing, in characters."""
 ALONE = "compressed, alone in its step"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The most calls, and files, that a way may come to."""
+    """Largest number of calls, and of files, for one tensor."""
 
     calls: int
     files: int | None = None
@@ -36,14 +35,14 @@ class Goal:
 
 
 GOALS = {"PyTorch": Goal(60, 15), "TensorFlow": Goal(60, 18)}
-"""Of a compressed tensor that is alone in its step."""
+"""Goals for a compressed tensor that is alone in its step."""
 GOAL_OF_THIRTY = Goal(8)
-"""Of one among thirty, in the mean."""
+"""Goal for the mean of thirty compressed tensors in one step."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A way, or several that follow each other: calls of a step that stands for all."""
+    """One row of the table: calls of one part of a typical step, or of several parts."""
 
     framework: str
     what: str
@@ -104,8 +103,8 @@ def _named(line: Line) -> dict[str, Any]:
 
 
 def lines_of_torch(found: dict[str, dict[str, Any]]) -> Iterator[Line]:
-    """Yield the lines of what ``torch_worker`` reports: the ways of a tensor that is alone in its
-    step, and of thirty that share one, with a dense one among them."""
+    """Yield the table's rows from the results of ``torch_worker``: for a tensor that is alone in
+    its step, for thirty tensors in one step, and for a dense tensor among these."""
     compressed = [name for name in found if name.startswith("among.") and "bias" not in name]
     places = {compressed[at]: word for word, at in (("first", 0), ("middle", 14), ("last", -1))}
     pairs = []
@@ -153,7 +152,7 @@ def _lines(
 
 
 def _drawn(line: Line) -> str:
-    """Return who calls whom, with long lines broken so that the branches stay where they are."""
+    """Return the drawing of who calls whom, with long lines wrapped inside their branches."""
     lines = []
     for each in tree(line.way):
         stem = each[: len(each) - len(each.lstrip("│├└─ "))]

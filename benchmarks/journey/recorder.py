@@ -1,4 +1,4 @@
-"""Which functions of a package are called, by a profile function, and what of it is counted."""
+"""Records, by a profile function, which functions of a package are called, and counts the calls."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Call:
-    """One entry into a function of the package."""
+    """One call of a function of the package."""
 
     file: str
     function: str
-    caller: int  # its position in the same list; -1 where nobody of the package called
-    depth: int  # calls that are open, this one included
+    caller: int  # its position in the same list; -1 if no function of the package called
+    depth: int  # number of nested calls, this one included
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a way comes to."""
+    """Numbers of a recorded list of calls."""
 
     calls: int
     files: int
-    changes: int  # of two calls in a row, how often the second is in another file
+    changes: int  # how often a call is in another file than the call before
     depth: int
 
     @classmethod
@@ -44,7 +44,7 @@ class Counts:
 
 @contextmanager
 def recording(package: Path) -> Iterator[list[Call]]:
-    """Fill the list with this thread's calls into the package's own Python code, in order."""
+    """Yield a list, to which this thread's calls of the package's Python functions are appended."""
     folder, calls = str(package) + os.sep, []  # type: tuple[str, list[Call]]
     opened: list[tuple[FrameType, int]] = []
 
@@ -68,7 +68,7 @@ def recording(package: Path) -> Iterator[list[Call]]:
 
 
 def tree(way: Sequence[Call]) -> list[str]:
-    """Return lines that show who calls whom; calls inside a file stand on one line."""
+    """Return lines that show which functions call which; calls inside one file are on one line."""
     roots: list[_Node] = []
     nodes: list[_Node] = []
     for call in way:

@@ -1,7 +1,7 @@
-"""One rank in TensorFlow: what the graph's functions call, in steady steps.
+"""One rank in TensorFlow: records what the graph's Python functions call, after the first steps.
 
-TensorFlow calls them from threads of its own, where no profile function can be set beforehand; so
-what ``tf.numpy_function`` is given is wrapped while the graph is traced.
+TensorFlow calls these functions from its own threads, in which a profile function cannot be set in
+advance. So each function that ``tf.numpy_function`` gets is wrapped while the graph is traced.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PACKAGE = Path(hvd_sparse.__file__).parent
 
 
 class Watched:
-    """The Python functions of a graph, which record what they call while ``is_recording``."""
+    """Wraps the Python functions of a graph, and records their calls while ``is_recording``."""
 
     def __init__(self) -> None:
         self.is_recording = False
         self.ways: dict[str, list[list[Call]]] = {}
-        """By the function's name, with a number where several operations call the same."""
+        """Recorded calls by function name, with a number if several operations have this name."""
         self._wrapped: Counter[str] = Counter()
 
     @contextmanager
     def wrapping(self) -> Iterator[None]:
-        """Wrap whatever function a graph that is traced meanwhile is given."""
+        """While the block runs, wrap every function that ``tf.numpy_function`` gets."""
         original = tf.numpy_function
 
         def numpy_function(func: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -63,7 +63,7 @@ class Watched:
 
 
 def follow(name: str, variables: list[tf.Variable]) -> dict[str, dict[str, Any]]:
-    """Take steps through Horovod's tape; return a step's way by the functions' names, in order."""
+    """Make steps with Horovod's tape; return the calls of a typical step by function name."""
     watched = Watched()
     compression = Compression.ldte_bs(variables, name=name, **OPTIONS)
 

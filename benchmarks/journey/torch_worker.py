@@ -1,4 +1,4 @@
-"""One rank in PyTorch: what ``compress`` and ``decompress`` call for a tensor, in steady steps."""
+"""One rank in PyTorch: records the calls of ``compress`` and ``decompress`` for each tensor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from hvd_sparse.torch import Compression
 PACKAGE = Path(hvd_sparse.__file__).parent
 LAYERS = 30
 SLEEP_S = 0.02
-"""Every wait is over after one sleep of this length, whatever the other rank does meanwhile."""
+"""Seconds; every wait ends after one sleep of this length."""
 
 
 class Followed:
-    """Records what its calls call, by the order of the tensors, as Horovod tells no names."""
+    """A compression that records what ``compress`` and ``decompress`` call. Tensors have numbers in
+    the order of ``compress``, because Horovod passes no names."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.is_recording = False
         self.ways: dict[tuple[int, str], list[list[Call]]] = {}
-        """By the tensor's place in the order of the calls of ``compress``, and the method."""
+        """Recorded calls by the number of the tensor and the method."""
         self._place = 0
 
     def begin(self) -> None:
@@ -62,7 +63,7 @@ class Followed:
 
 @contextmanager
 def long_sleeps() -> Iterator[None]:
-    """Make every sleep of the training thread so long that the exchange ends meanwhile."""
+    """While the block runs, make every sleep of this thread longer than an exchange takes."""
     sleep, trains = time.sleep, threading.current_thread()
 
     def longer(seconds: float) -> None:
@@ -73,7 +74,7 @@ def long_sleeps() -> Iterator[None]:
 
 
 def follow(name: str, model: nn.Module) -> dict[str, dict[str, Any]]:
-    """Train a model; return a step's ways by tensor, in the order of gradients, and by method."""
+    """Train a model; return the calls of a typical step by tensor and by method."""
     named = [(f"{name}.{each}", parameter) for each, parameter in model.named_parameters()]
     inner = Compression.ldte_bs(named, name=name, **OPTIONS)
     compression = Followed(inner)

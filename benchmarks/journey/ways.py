@@ -1,4 +1,4 @@
-"""What is followed, alike in both frameworks, and which of the steps stands for all."""
+"""Settings that both frameworks share, and the choice of a typical step."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from benchmarks.journey.recorder import Call
 
 OPTIONS: dict[str, Any] = {"density": 0.001, "exchange": "allgather", "engine": "numba"}
 WIDTH = 256
-"""Of the square matrices that are compressed."""
+"""Rows and columns of the compressed matrices."""
 WARM = 40
-"""Steps before those that are recorded, until thresholds and caches are as in a long training."""
+"""Steps before the recorded ones, after which thresholds and caches are as in a long training."""
 RECORDED = 15
-"""Steps."""
+"""Number of recorded steps."""
 
 
 def described(ways: Sequence[list[Call]]) -> dict[str, Any]:
-    """Return the first way of the usual length, for all recorded steps; JSON-able."""
+    """Return the first list of calls with the most frequent length, and the range of lengths."""
     lengths = [len(way) for way in ways]
     if not lengths or not min(lengths):
         raise AssertionError("nothing of the package was called where its work was expected")

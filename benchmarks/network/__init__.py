@@ -1,1 +1,1 @@
-"""Training steps of several methods, side by side, on hosts with a shaped network between them."""
+"""Compares training steps of several methods on hosts with a network of limited bandwidth."""

@@ -12,7 +12,7 @@ from benchmarks.network.options import parse
 
 
 def main() -> int:
-    """Measure in namespaces of this run's own; return the exit code."""
+    """Measure in new namespaces, which only this run uses; return the exit code."""
     options = parse()
     if os.environ.get(MARK) != "1":
         command = inside([sys.executable, "-m", "benchmarks.network", *sys.argv[1:]])

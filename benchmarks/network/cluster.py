@@ -1,10 +1,10 @@
-"""Hosts made of network namespaces: one switch, a shaped link to every host.
+"""Hosts made of network namespaces: one switch, and a link of limited bandwidth to every host.
 
-python -m benchmarks.network.cluster --hosts 2 --rate 100mbit -- COMMAND   runs a command on host1
+    python -m benchmarks.network.cluster --hosts 2 --rate 100mbit -- COMMAND   runs COMMAND on host1
 
-Everything is made inside namespaces of this process (``scripts/bench-network`` starts it in them),
-so that the kernel takes it all away when the process ends, however it ends; nothing of the
-machine's own network is touched.
+All interfaces are created in namespaces of this process, in which ``scripts/bench-network`` starts
+it. When the process ends, for whatever reason, the kernel removes them. The network of the machine
+does not change.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ AGENT = Path(__file__).resolve().parent / "agent"
 SUBNET = "10.77.0"
 INTERFACE = "eth0"
 MARK = "HVD_SPARSE_CLUSTER"
-"""Set by ``inside``: the process has namespaces of its own."""
+"""Environment variable that ``inside`` sets: the process runs in namespaces of its own."""
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
 def inside(command: Sequence[str]) -> list[str]:
-    """The command in namespaces of its own; its first process dies with the one outside."""
+    """Return a command line that runs ``command`` in new namespaces. When the calling process ends,
+    the processes in the namespaces are killed."""
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
     spaces = ["--mount", "--net", "--pid", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
     return [
@@ -53,11 +54,13 @@ def bits_per_second(rate: str) -> float:
 
 
 def burst_bytes(rate: str) -> int:
-    """The bucket: what 2 ms let through, and at least one segment of the kernel's offloading.
+    """Return the size of the token bucket: the bytes of 2 ms, but at least those of one segment of
+    the kernel's offloading.
 
-    What fits into a full bucket is not shaped, so it should be small; but where the hosts share a
-    few cores, a bucket that holds less than they are kept waiting for one halves the rate of long
-    transfers, which flatters sparse ones.
+    Bytes that fit into a full bucket are not delayed, so a small bucket is more exact. But where
+    hosts share a few cores, a host may have to wait for a core. If the bucket holds fewer bytes
+    than the link carries during this wait, long transfers get only half the rate, which would
+    favour sparse methods.
     """
     return max(65_536 + 1_514, int(bits_per_second(rate) / 8 * 2e-3))
 
@@ -73,7 +76,7 @@ class Cluster:
         return [f"host{i}" for i in range(1, self.size + 1)]
 
     def lay(self) -> None:
-        """Make the switch, the hosts, their links, and the names by which they find each other."""
+        """Create the switch, the hosts, their links and their host names."""
         if os.environ.get(MARK) != "1":
             raise RuntimeError(
                 "the cluster needs namespaces of its own: start it with scripts/bench-network"
@@ -105,7 +108,7 @@ class Cluster:
         _run("mount", "--bind", str(table), "/etc/hosts")
 
     def shape(self, rate: str | None) -> None:
-        """Limit what hosts send, and what the switch sends to them; None lifts the limits."""
+        """Limit the rate of every link in both directions; None removes the limits."""
         for host in self.hosts:
             for where in (("-n", host), ()):
                 device = INTERFACE if where else host
@@ -122,7 +125,8 @@ class Cluster:
         return [str(AGENT / "ssh"), "--", host, shlex.join(command)]
 
     def environment(self) -> dict[str, str]:
-        """Under which ``horovodrun`` and ``mpirun`` find the hosts: their ssh is ours."""
+        """Return the environment in which ``horovodrun`` and ``mpirun`` use our substitute for
+        ssh."""
         return {
             "PATH": os.pathsep.join(
                 [str(AGENT), str(Path(sys.executable).parent), os.environ["PATH"]]
@@ -148,7 +152,7 @@ def _run(*command: str) -> str:
 
 
 def interface_bytes() -> tuple[int, int]:
-    """Received and sent by this host's interfaces but the loopback, headers included."""
+    """Return the bytes that this host has received and sent (without loopback, with headers)."""
     received = sent = 0
     for line in Path("/proc/self/net/dev").read_text(encoding="ascii").splitlines()[2:]:
         name, _, counters = line.partition(":")
@@ -159,7 +163,8 @@ def interface_bytes() -> tuple[int, int]:
 
 
 def main() -> int:
-    """Run a command on the first of new hosts; their links and processes end with it."""
+    """Create hosts, run a command on the first one, and return its exit code. All hosts end with
+    the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
     parser.add_argument("--hosts", type=int, default=2, help="host1, host2, ...")
     parser.add_argument("--rate", help="of every link, each way, as tc writes it: 100mbit")

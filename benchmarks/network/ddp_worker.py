@@ -1,7 +1,7 @@
-"""One rank under DistributedDataParallel: steps with one hook.  Started by ``benchmarks.network``
-under mpirun, which only starts it: the ranks meet by Gloo.
+"""One rank under DistributedDataParallel, which makes steps with one hook.
 
-The gradients are given, layer behind layer, so that a step is what DDP and its hook make of them.
+``benchmarks.network`` starts the ranks by mpirun; they communicate over Gloo. The gradients are
+given layer by layer, so a step contains only the work of DDP and its hook.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from hvd_sparse.methods.spelling import Spelled, read_method
 
 PORT = 29533
 SETTLING = 3
-"""Steps at least before those that are timed: DDP builds its buckets anew, and PowerSGD waits."""
+"""Fewest untimed steps, in which DDP rebuilds its buckets and PowerSGD is still dense."""
 
 
 ONE_BUCKET_MB = 4096
-"""For PowerSGD's hook, which waits inside callbacks of Gloo's threads: with several buckets all
-threads wait, and nothing goes on (torch 2.13)."""
+"""Bucket size for PowerSGD. Its hook waits in callbacks of Gloo's threads; with several buckets,
+all threads wait and the step hangs (torch 2.13)."""
 
 
 class _Layer(torch.autograd.Function):
-    """Passes a number on; backward, sleeps until its time and gives the parameter its gradient."""
+    """Returns its input. Its backward pass sleeps until the gradient is ready and returns it."""
 
     @staticmethod
     def forward(
@@ -52,7 +52,7 @@ class _Layer(torch.autograd.Function):
 
 
 class Given(nn.Module):
-    """A model's parameters, with gradients that are given at given times."""
+    """A model's parameters, whose gradients are given at recorded times."""
 
     def __init__(self, options: Any, rank: int) -> None:
         super().__init__()
@@ -93,7 +93,8 @@ def join() -> None:
 
 
 def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataParallel:
-    """Return the network under DDP with a hook: dense, fp16, powersgd and a rank, or ours."""
+    """Return the network under DDP with the hook of a method: "dense" (no hook), "fp16", "powersgd"
+    followed by its rank, or one of our methods."""
     buckets: dict[str, Any] = {}
     if method.startswith("powersgd"):
         buckets["bucket_cap_mb"] = ONE_BUCKET_MB

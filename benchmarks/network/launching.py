@@ -1,4 +1,4 @@
-"""Start the ranks of a measurement on the hosts, and read what rank 0 leaves."""
+"""Starts the ranks of a measurement on the hosts, and reads the file that rank 0 writes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
 from hvd_sparse.methods.spelling import density_argument, spell_density
 
 POOL = 1 << 22
-"""Entries of which the gradients of a rank are made, another draw at every step."""
+"""Random entries from which gradients are filled, with another offset at every step."""
 LIMIT_S = 3600
-"""Of a launch that measures steps."""
+"""Time limit of a launch that measures steps."""
 WORKERS = {"torch": "worker", "tensorflow": "tensorflow_worker", "ddp": "ddp_worker"}
 
 
@@ -56,7 +56,8 @@ def rank_settings() -> dict[str, str]:
 def launch(
     cluster: Cluster, controller: str, module: str, arguments: list[str], limit_s: float = LIMIT_S
 ) -> Any:
-    """Run a module on all hosts; rank 0 writes the file of its last argument: return its JSON."""
+    """Run a module on all hosts. Its last argument is a file, to which rank 0 writes JSON; return
+    its content. Raises RuntimeError if the ranks fail."""
     with tempfile.TemporaryDirectory(prefix="hvd-sparse-network-") as folder:
         output = Path(folder) / "rank0.json"
         program = [sys.executable, "-m", f"benchmarks.network.{module}", *arguments, str(output)]
@@ -76,7 +77,7 @@ def launch(
 def run_apart(
     cluster: Cluster, options: argparse.Namespace, model: str, compute: str
 ) -> dict[str, Any]:
-    """Run every method in launches of its own, each round in another order."""
+    """Run every method in its own launch in each round, in an order that changes each time."""
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
     arguments = ["--model", model, "--compute", compute]

@@ -1,8 +1,8 @@
-"""The methods: how gradients become averaged gradients.
+"""The methods, which turn gradients into averaged gradients.
 
-Dense, fp16 and ours run through Horovod's own optimizer.  Exact top-k and DGC are written from
-their descriptions, with PyTorch's operations and Horovod's allgather, as their authors use them;
-``tests/network/test_baselines.py`` checks them.
+Dense, fp16 and our methods run in Horovod's own optimizer. Exact top-k and DGC are written from
+their descriptions, with PyTorch's operations and Horovod's allgather, which their authors use.
+``tests/network/test_baselines.py`` tests them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
 def read(spec: str) -> SpelledMethod:
-    """Return one of our methods, as in ``ldte_bs,codec=block16``; ``auto`` takes no options."""
+    """Return one of our methods from a text, for example ``auto`` or ``ldte_bs,codec=block16``."""
     return SpelledMethod("auto") if spec == "auto" else read_method(spec)
 
 
 def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
-    """Return Horovod's or our ``compression=`` by its name; ``options`` are for ours."""
+    """Return ``compression=`` for a method of Horovod's or ours; only ours get ``options``."""
     if spec in HOROVODS:
         return HOROVODS[spec]
     return read(spec).create(Compression, named, **options)
 
 
 class Method:
-    """Makes averages of gradients: is told of each that is ready, then asked for the results."""
+    """Averages gradients: ``submit`` gets each that is ready, ``finish`` waits for the results."""
 
     is_settled = True
-    """Whether the steps that follow are like each other: a trial of several ways is over."""
+    """False during the trial of ``auto``, whose steps differ from the later ones."""
 
     def submit(self, position: int) -> None:
         raise NotImplementedError
@@ -54,7 +54,7 @@ class Method:
 
 
 class ThroughOptimizer(Method):
-    """A ``compression=`` of Horovod's optimizer, whose hooks are called by hand here."""
+    """Averages by Horovod's optimizer with a ``compression=``. Its hooks are called directly."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, finds: str) -> None:
         self.compression = _Timed(compression, spans, finds)
@@ -101,7 +101,7 @@ class _Timed:
 
 
 class Gathered(Method):
-    """Values and indices in two allgathers; None from ``select`` averages a tensor densely."""
+    """Sends values and indices by two allgathers; averages densely if ``select`` returns None."""
 
     index_dtype = torch.int64
     has_momentum = False
@@ -114,7 +114,7 @@ class Gathered(Method):
         self._handles: dict[int, tuple[int, ...]] = {}
 
     def select(self, position: int, flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Values and indices that leave; what stays is kept."""
+        """Return values and indices to send, and keep the other entries."""
         raise NotImplementedError
 
     def submit(self, position: int) -> None:
@@ -148,7 +148,7 @@ class Gathered(Method):
 
 
 class TopK(Gathered):
-    """Exact top-k of every tensor with error feedback; float32 and int64 (xu2021grace)."""
+    """Exact top-k with error feedback; sends float32 values and int64 indices (xu2021grace)."""
 
     def __init__(self, named: Named, density: float, spans: Spans, label: str) -> None:
         super().__init__(named, density, spans, label)
@@ -163,7 +163,7 @@ class TopK(Gathered):
 
 
 class Dgc(Gathered):
-    """Deep gradient compression behind its warm-up, as its authors' code has it (lin2018dgc)."""
+    """Deep gradient compression after its warm-up, as in its authors' code (lin2018dgc)."""
 
     has_momentum = True
     momentum = 0.9
@@ -201,7 +201,7 @@ def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Method:
 
 
 def watch(spans: Spans, codecs: Sequence[type]) -> None:
-    """Count waiting and encoding wherever they happen."""
+    """Count the time of all calls that wait for Horovod or encode entries."""
     spans.wrap(horovod_optimizer, "synchronize", "send")
     spans.wrap(horovod_torch._HorovodPending, "wait", "send")
     for codec in codecs:

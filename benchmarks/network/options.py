@@ -18,22 +18,22 @@ as good as dense.  Writes OUTPUT.json, OUTPUT.md and OUTPUT.png; what the JSON o
 is not trained again.
 """
 COMPUTE = {"torch": ("none", "asleep", "busy"), "tensorflow": ("none",), "ddp": ("none", "asleep")}
-"""What a frontend's worker can do for a backward pass."""
+"""Values of ``--compute``, by frontend: what the worker does in place of a backward pass."""
 METHODS = {
     "torch": ("dense", "fp16", "topk", "dgc", "auto"),
     "tensorflow": ("dense", "fp16", "auto"),
     "ddp": ("dense", "fp16", "powersgd1", "powersgd2", "powersgd4", "ldte_bs"),
     "train": ("dense", "fp16", "powersgd4", "topk", "dgc", "ldte_bs"),
 }
-"""Of a command that names none; the last is ours."""
+"""Default methods by frontend; the last one is ours."""
 RATES = ("100mbit", "1gbit", "10gbit", "none")
 NAMES = {"torch": "network", "train": "trainings"}
-"""Pages; those of other frontends are called network-FRONTEND."""
+"""Names of pages; those of the other frontends are network-FRONTEND."""
 STEP_DENSITY, STEPS = 0.001, 5
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options of a command; what cannot be measured ends it with a message."""
+    """Return the options of a command line; exit with a message if they cannot be measured."""
     parser = create_parser()
     options = parser.parse_args(arguments)
     what = "train" if options.train else options.frontend

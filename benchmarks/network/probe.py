@@ -1,8 +1,9 @@
-"""The wire's real speed: plain TCP between hosts of the cluster, timed by the sender until all is
-acknowledged.
+"""Measures the real speed of the links by TCP transfers between hosts of the cluster.
 
-python probe.py serve PORT                 take bytes, say when they are all there python probe.py
-send HOST PORT BYTES       print the seconds that the bytes took, once for each of BYTES
+    python -m benchmarks.network.probe serve PORT             receives, and confirms each transfer
+    python -m benchmarks.network.probe send HOST PORT BYTES   prints seconds, for each of BYTES
+
+A time ends when the sender gets the confirmation.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ PORT = 29_500
 LIMIT_S = 60
 SMALL_BYTES, MEDIUM_BYTES = 100_000, 1_000_000
 LONG_S = 0.5
-"""How long the long transfers are meant to take."""
+"""Intended seconds of the long transfers."""
 
 FASTEST_BIT_S = 40e9
-"""What an unshaped link is taken for when the length of its probe is chosen."""
+"""Assumed rate of a link without a limit, which determines the length of its long transfer."""
 
 
 def serve(port: int) -> None:
@@ -61,7 +62,8 @@ def _connect(host: str, port: int) -> socket.socket:
 
 
 def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
-    """Mbit/s of one host to another by size, and of all at once; RuntimeError if unshaped."""
+    """Return Mbit/s from one host to another by size, and of all hosts sending at once. Raises
+    RuntimeError if a transfer is faster than the rate."""
     nominal = FASTEST_BIT_S if rate is None else bits_per_second(rate)
     long = int(nominal / 8 * LONG_S)
     sizes = [MEDIUM_BYTES, *[SMALL_BYTES] * 5, *[MEDIUM_BYTES] * 5, long]
@@ -96,7 +98,8 @@ def describe(wire: dict[str, Any]) -> str:
 
 
 def _ring(cluster: Cluster, sizes: list[int], pairs: int) -> list[list[float]]:
-    """Each of the first hosts sends to the next; return the seconds of every transfer."""
+    """Let each of the first ``pairs`` hosts send to the next; return the seconds of all
+    transfers."""
     running = []
     for i in range(pairs):
         source, target = cluster.hosts[i], cluster.hosts[(i + 1) % cluster.size]

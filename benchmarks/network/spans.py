@@ -1,4 +1,4 @@
-"""The parts of a step's time: by the clock, and by the processor time of the training thread."""
+"""The parts of a step, in elapsed time and in CPU time of the training thread."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 PHASES = ("backward", "select", "encode", "send", "decode")
-"""backward: the compute, or the wait that stands for it; send: what of the exchange the step has to
-wait for."""
+""""backward" may be a sleep; "send" is the time for which the step waits for the exchange."""
 
 
 class Spans:
-    """Seconds by phase, of the clock and of the processor; an inner phase is taken out."""
+    """Elapsed and CPU seconds by phase. The time of a nested phase counts only in that phase."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -44,7 +43,7 @@ class Spans:
         self._since, self._used = now, used
 
     def wrap(self, owner: Any, attribute: str, name: str) -> None:
-        """Count the time in ``owner.attribute`` as a phase."""
+        """Replace ``owner.attribute`` by a function that counts its time as phase ``name``."""
         original = getattr(owner, attribute)
 
         def timed(*arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Steps over shaped networks: measured setting by setting, on a page for each frontend."""
+"""Measures steps over networks of limited bandwidth, and writes a page for each frontend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPUTE = {
     "busy": "backward, core busy",
 }
 WHICH = ("rate", "model", "compute", "hosts", "controller")
-"""What tells settings apart."""
+"""Keys that identify a setting."""
 GOALS = (
     *(("100mbit", "none", "dense", 150), ("1gbit", "none", "dense", 50)),
     *(("1gbit", "none", "fp16", 25), ("1gbit", "none", "dgc", 2)),
@@ -42,8 +42,8 @@ GOALS = (
     *(("10gbit", "none", "fp16", 1), ("none", "none", "dense", 0.95)),
     ("none", "none", "fp16", 0.95),
 )
-"""On a wire, with so much compute, a step of a method takes at least so many times one of ours:
-ResNet-50 on 4 hosts.  Unshaped, ours is to go dense by itself where it would lose."""
+"""Rate, compute, method, and the smallest ratio of its step time to ours, for ResNet-50 on 4 hosts.
+Without a limited rate, our method should send dense gradients if sparse ones would be slower."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -99,7 +99,8 @@ def title(setting: dict[str, Any]) -> str:
 
 
 def table(setting: dict[str, Any]) -> str:
-    """Return a line a method; a bracket has the least and the most over the rounds."""
+    """Return a table with a row for each method; minimum and maximum over rounds are in
+    brackets."""
     summary = setting["summary"]
     phases = (*PHASES, "other") if "phases_ms" in next(iter(summary.values())) else ()
     header = ["method", "step, ms", "times ours", "dense over it", *phases]
@@ -137,7 +138,7 @@ def goals_table(settings: list[dict[str, Any]]) -> str:
 
 
 def draw(settings: list[dict[str, Any]], path: Path) -> None:
-    """Draw where the time of a step goes, a panel a setting: stacked phases, or whole steps."""
+    """Draw the phases of a step, or whole steps without phases, with a panel for each setting."""
     figure = Figure(figsize=(9, 0.6 + 2.2 * len(settings)), layout="constrained")
     panels = figure.subplots(len(settings), 1, squeeze=False)[:, 0]
     for panel, setting in zip(panels, settings):

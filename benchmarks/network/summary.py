@@ -32,7 +32,7 @@ def ratio(rows: list[dict[str, Any]], slower: str, faster: str) -> dict[str, flo
 
 
 def phases(rows: list[dict[str, Any]], method: str) -> dict[str, float]:
-    """Mean milliseconds of a rank by phase; "other" is the rest of its step."""
+    """Return the mean milliseconds of each phase; "other" is the rest of the step."""
     steps = [row for row in rows if row["method"] == method]
     times = {name: 1e3 * float(np.mean([row[name] for row in steps])) for name in PHASES}
     total = 1e3 * float(np.mean([row["mean_total"] for row in steps]))

@@ -1,4 +1,4 @@
-"""Trainings whose gradients fill a wire: data, networks, and learning rates to search."""
+"""Trainings with large gradients: data, networks, and learning rates to search."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.accuracy.data import Data, Text, bible, fashion
 from benchmarks.accuracy.networks import TextLSTM
 
 WINDOW = 24
-"""Words that the language model reads at a time."""
+"""Length of the language model's input, in words."""
 PART = 0.25
-"""How much of the test data a point of a curve is scored on."""
+"""Fraction of the test data on which the points of a curve are measured."""
 
 
 @cache
 def words() -> Text:
-    """Load the King James Bible in 12,768 words and marks."""
+    """Load the King James Bible as numbers of 12,768 different words and punctuation marks."""
     verses = re.sub(r"^\S+ ", "", bible(), flags=re.MULTILINE)
     text = re.findall(r"[a-z]+(?:'[a-z]+)?|[.,;:?!]", verses.lower())
     return Text(np.unique(text, return_inverse=True)[1].astype(np.int64), WINDOW)
 
 
 def perceptron() -> nn.Module:
-    """Return 784-2048-1664-10: 5,033,866 parameters."""
+    """Return a perceptron with layers of 784, 2048, 1664 and 10 units and 5,033,866 parameters."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 1664), nn.ReLU(),
         nn.Linear(1664, 10),
@@ -37,7 +37,7 @@ def perceptron() -> nn.Module:
 
 
 def vgg() -> nn.Module:
-    """Return three convolutions with the wide head of VGG: 3,797,962 parameters."""
+    """Return three convolutions and wide linear layers as in VGG: 3,797,962 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(),

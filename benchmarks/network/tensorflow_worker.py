@@ -1,5 +1,5 @@
-"""One rank under Horovod in TensorFlow: steps of one method.  Started by ``benchmarks.network
---frontend tensorflow``."""
+"""One rank under Horovod in TensorFlow, which makes steps of one method. ``benchmarks.network
+--frontend tensorflow`` starts it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from hvd_sparse.methods.spelling import Spelled, SpelledMethod, read_method
 from hvd_sparse.tensorflow import Compression
 
 LONGEST_TRIAL = 100
-"""Steps, of a method that tries several ways."""
+"""Largest number of steps of the trial of ``auto``."""
 
 
 class ReplayedTape(tf.GradientTape):
-    """A tape whose gradients are given, not computed."""
+    """A tape that returns given gradients and computes nothing."""
 
     def gradient(self, target: Any, sources: Any, *_: Any, **__: Any) -> Any:
         pieces = tf.split(target, [source.shape.num_elements() for source in sources])
@@ -33,7 +33,7 @@ class ReplayedTape(tf.GradientTape):
 
 
 class Method:
-    """A ``compression=`` of Horovod's tape, in one traced function."""
+    """A traced function that averages gradients by Horovod's tape with a ``compression=``."""
 
     def __init__(self, spec: str, variables: list[tf.Variable], density: Spelled) -> None:
         self.compression = _compression(spec, variables, density)
@@ -92,7 +92,7 @@ class Rank:
 
 
 def measure(rank: Rank, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Warm up until a trial is over, then take the steps that count."""
+    """Make steps until the trial of ``auto`` is over, then return the measured steps."""
     for number in range(max(options.warmup, LONGEST_TRIAL)):
         rank.step()
         if rank.method.verdict is not None and number + 1 >= options.warmup:

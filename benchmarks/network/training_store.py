@@ -1,4 +1,4 @@
-"""Whole trainings and their results, which are kept so that none is trained twice."""
+"""Whole trainings and their results, which are stored so that no training is repeated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 PEER_DENSITY = 0.01
-"""Of exact top-k and DGC, which GRACE's authors take."""
+"""Density of exact top-k and DGC, the one that GRACE's authors use."""
 TASK_NAMES = ("perceptron", "words", "vgg")
 
 
@@ -29,7 +29,7 @@ class Training:
 
 
 class Store:
-    """Results by training, in the page's JSON: what is there is not trained again."""
+    """Results by training, read from the page's JSON file. Stored trainings are not repeated."""
 
     def __init__(self, output: Path) -> None:
         self.results: dict[Training, dict[str, Any]] = {}
@@ -49,7 +49,7 @@ class Store:
 
 
 def best(tried: Sequence[tuple[Training, dict[str, Any]]], *, is_loss: bool) -> float:
-    """Return the rate that scored best; one whose loss is no number scores worst."""
+    """Return the learning rate with the best score. A loss of NaN is the worst score."""
 
     def score(each: tuple[Training, dict[str, Any]]) -> float:
         found = each[1]["score"]

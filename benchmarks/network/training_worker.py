@@ -1,5 +1,5 @@
-"""One host of a whole training.  Started by ``benchmarks.network.trainings``: under horovodrun, or
-for PowerSGD, which is a hook of DistributedDataParallel, under mpirun, which only starts it."""
+"""One host of a whole training, which ``benchmarks.network.trainings`` starts. The launcher is
+horovodrun or, for PowerSGD under DistributedDataParallel, mpirun."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.network.tasks import PART, TASKS, Task
 from benchmarks.network.training_store import Training
 
 POINTS = 24
-"""Of a curve."""
+"""Number of points of a curve."""
 MOMENTUM = 0.9
 
 
 class Horovod:
-    """A training under Horovod: dense, fp16, a method of the package, or a peer's."""
+    """A training under Horovod with dense, fp16, a method of the package, or a baseline."""
 
     def __init__(self, training: Training, network: nn.Module) -> None:
         import horovod.torch as hvd
@@ -111,7 +111,7 @@ def _submitter(method: Any, position: int) -> Callable[[nn.Parameter], None]:
 def _optimizer(
     task: Task, network: nn.Module, rate: float, has_momentum: bool = False
 ) -> torch.optim.Optimizer:
-    """Return the task's optimizer; some methods correct the momentum of matrices themselves."""
+    """Return the task's optimizer, without momentum for matrices if the method has its own."""
     if task.optimizer == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
     corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]
@@ -125,7 +125,7 @@ def _schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
 
 
 class Meter:
-    """Seconds and bytes of training, without what scoring takes."""
+    """Measures seconds and bytes of training, without the tests of accuracy."""
 
     def __init__(self) -> None:
         self.sums = dict.fromkeys(("wall", "worked", "trained", "received"), 0.0)
@@ -162,7 +162,8 @@ def create(training: Training) -> Horovod | Ddp:
 
 
 def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
-    """Train at a rate that falls to 0 along a cosine; all hosts must end with equal parameters."""
+    """Train with a learning rate that falls to 0 along a cosine, and return the results. Raises
+    AssertionError if the hosts' parameters differ at the end."""
     task, meter = TASKS[training.task], Meter()
     data = task.load()
     each = task.batch // training.hosts
@@ -202,7 +203,7 @@ def _digest(network: nn.Module) -> str:
 
 
 def _take_a_core() -> None:
-    """Bind this process, with all threads to come, to the core of its host."""
+    """Bind this process and its later threads to the core of its host."""
     cores, number = sorted(os.sched_getaffinity(0)), int(socket.gethostname().removeprefix("host"))
     os.sched_setaffinity(0, {cores[(number - 1) % len(cores)]})
 

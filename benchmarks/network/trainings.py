@@ -1,4 +1,5 @@
-"""Whole trainings over a real wire, until they are as good as dense training is at its end."""
+"""Measures how long whole trainings over a real network take until they are as good as dense
+training at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from benchmarks.network.trainings_page import write_page
 QUICK_STEPS = 24
 LIMIT_S = 6 * 3600
 HOROVOD_FREE = "powersgd"
-"""What methods begin with that are hooks of DDP."""
+"""Prefix of the names of methods that are hooks of DDP and need no Horovod."""
 
 
 class Bench:
@@ -49,11 +50,12 @@ class Bench:
             self._shaped, self._probe = wire, probe.describe(probe.measure(self.cluster, rate))
 
     def rate_of(self, run: Training) -> float:
-        """Return the learning rate with which the first seed ends best, searched without a shaped
-        wire: three rates of the ladder, and further ones while the best is at an end.
+        """Return the learning rate with the best final score of the first seed, without a limited
+        link. The search tries three rates, and further ones as long as the best is the highest or
+        lowest.
 
-        fp16 takes dense's, from which it differs by rounding alone; 4 hosts take that of 2, where
-        it was searched, as they share the same steps.
+        fp16 uses the rate of dense, from which it differs only by rounding. 4 hosts use the rate of
+        2 hosts if it was searched, because both make the same steps.
         """
         task = tasks()[run.task]
         method = "dense" if run.method == "fp16" else run.method

@@ -1,4 +1,4 @@
-"""The page and the pictures of whole trainings over a wire."""
+"""The page and the pictures of whole trainings over a network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hvd_sparse.cli.advise import Model, Setting
 from hvd_sparse.methods.builder import density_for
 
 NEARLY = 0.99
-"""The part of dense's last score that is nearly there."""
+"""Fraction of dense's last score that counts as nearly reached."""
 COLOURS = {"dense": "#000000", "fp16": "#999999", "powersgd": "#cc79a7", "topk": "#d55e00"}
 COLOURS |= {"dgc": "#e69f00", "auto": "#56b4e9"}
 OURS = "#0072b2"
@@ -33,12 +33,13 @@ GOALS = (
     *((task, "100mbit", "fp16", 6) for task in TASK_NAMES),
     ("perceptron", "10gbit", "dense", 0.95),
 )
-"""On 2 hosts a task on a wire is to reach dense's last score so many times as soon as a method."""
+"""Task, bandwidth, method, and how many times earlier than this method ours should reach dense's
+last score, on 2 hosts."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method on one wire, with the rate that ended best there, and all its seeds in order."""
+    """A method in one setting: its best learning rate, and the results of all seeds in order."""
 
     run: Training
     results: list[dict[str, Any]]
@@ -51,8 +52,8 @@ class Line:
         return median(result[name] for result in self.results)
 
     def reached_s(self, marks: Sequence[float], *, is_loss: bool) -> float | None:
-        """The median of the seconds until every seed's mark is reached, the first one for seeds
-        that have none; None if a seed never reaches it."""
+        """Return the median over the seeds of the seconds until the seed reaches its score in
+        ``marks``, or the first score if it has none; None if a seed never reaches it."""
         of_each = zip(self.results, chain(marks, repeat(marks[0])))
         found = [reached_s(result["curve"], mark, is_loss=is_loss) for result, mark in of_each]
         return None if None in found else median(s for s in found if s is not None)
@@ -61,7 +62,7 @@ class Line:
 def reached_s(
     curve: Sequence[Sequence[float]], mark: float, *, is_loss: bool = False
 ) -> float | None:
-    """Return when a curve first is at a score, on straight lines; None if it never is."""
+    """Return when a curve first reaches a score, in interpolated seconds; None if it never does."""
     sign = -1.0 if is_loss else 1.0
     before: tuple[float, float] | None = None
     for _, seconds, score in curve:
@@ -75,7 +76,7 @@ def reached_s(
 
 
 def lines_of(store: Store) -> list[list[Line]]:
-    """Return the lines of every setting: task, hosts, wire and steps."""
+    """Return the lines of every setting, which consists of task, hosts, bandwidth and steps."""
     wires = sorted({run.wire for run in store.results}, key=_slowness)
 
     def setting(run: Training) -> tuple[int, int, int, int]:
@@ -110,7 +111,7 @@ def _order(method: str) -> int:
 
 
 def _is_ours(method: str) -> bool:
-    """Whether a method is one that we recommend: without options."""
+    """Return whether a method is one of ours without options, which are the recommended ones."""
     return _order(method) >= _order("auto") and "," not in method
 
 
@@ -151,7 +152,8 @@ def dense_of(lines: Sequence[Line]) -> Line | None:
 
 
 def marks(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
-    """Return each method's seconds until nearly and all of dense's last score with its seed."""
+    """Return the seconds until each method reaches 99 % ("nearly") and all ("end") of the last
+    score of dense training with the same seed."""
     dense = dense_of(lines)
     if dense is None:
         return {}
@@ -165,7 +167,7 @@ def marks(lines: Sequence[Line]) -> dict[str, dict[str, float | None]]:
 
 
 LATENCY_S = 50e-6
-"""Between the hosts, as ``advise`` assumes it; the shaper adds none."""
+"""Latency between the hosts that ``advise`` assumes; the limit of the rate adds none."""
 
 
 def unshaped(groups: Sequence[Sequence[Line]], run: Training) -> Line | None:
@@ -176,7 +178,8 @@ def unshaped(groups: Sequence[Sequence[Line]], run: Training) -> Line | None:
 
 
 def advised_ms(line: Line, lines: Sequence[Line], alone: Line | None = None) -> float | None:
-    """Return what ``hvd-sparse advise`` expects of a step of dense, fp16 or ours.
+    """Return the milliseconds of a step of dense, fp16 or our method that ``hvd-sparse advise``
+    predicts; None if there is no prediction.
 
     alone : dense training without a limited link, whose thread has no work for the link
     """
@@ -218,7 +221,8 @@ def table(lines: Sequence[Line], alone: Line | None = None) -> str:
 
 
 def goals_table(groups: Sequence[Sequence[Line]]) -> str:
-    """Return a row a goal: how many times as soon ours reaches dense's last score."""
+    """Return a table with a row for each goal: how many times earlier than another method ours
+    reaches dense's last score."""
     rows = []
     for task, wire, method, times in GOALS:
         goal = Goal(times, is_most=False)
@@ -256,14 +260,14 @@ def draw(groups: Sequence[Sequence[Line]], path: Path) -> None:
 
 
 HEADLINE = (("perceptron", "1gbit"), ("perceptron", "100mbit"), ("vgg", "1gbit"))
-"""Tasks and wires of README's picture; those that were measured on 2 hosts are drawn."""
+"""Tasks and bandwidths of README's picture. It shows those that were measured on 2 hosts."""
 NAMES = {"dense": "dense", "fp16": "fp16", "ours": "hvd_sparse"}
 WIRES = {"1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 
 
 def draw_headline(groups: Sequence[Sequence[Line]], path: Path) -> None:
-    """Draw README's picture: scores over seconds of dense, fp16, the peer that is soonest at
-    dense's last score, and ours, with the speed-up written at the curve."""
+    """Draw README's picture: scores over seconds with dense, fp16, our method and the baseline that
+    first reaches dense's last score. The speed-up is written at our curve."""
     by_setting = {(lines[0].run.task, lines[0].run.wire): lines for lines in groups
                   if lines[0].run.hosts == 2 and dense_of(lines)}  # fmt: skip
     shown = [by_setting[setting] for setting in HEADLINE if setting in by_setting]

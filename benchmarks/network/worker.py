@@ -1,4 +1,4 @@
-"""One rank under Horovod in PyTorch: steps of one method.  Started by ``benchmarks.network``."""
+"""One rank under Horovod in PyTorch: steps of one method. ``benchmarks.network`` starts it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from benchmarks.network.spans import PHASES, Spans
 from hvd_sparse.registry import CODECS
 
 SLOW_S = 1.5
-"""A method whose step takes longer is measured once a round, others several times."""
+"""Seconds. If a step of a method takes longer, only one is measured in each round."""
 LONGEST_TRIAL = 60
-"""Steps, of a method that tries several ways."""
+"""Largest number of steps of the trial of ``auto``."""
 
 
 class Rank:
@@ -87,14 +87,14 @@ class Rank:
 
 
 def _keep_busy(seconds: float) -> None:
-    """Use so much of this core's time, however long that takes beside others."""
+    """Compute for ``seconds`` of CPU time, however long that takes beside other programs."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass
 
 
 def _merge(row: dict[str, float]) -> dict[str, float]:
-    """Over the ranks: the slowest one's time is the step's; of everything else the mean."""
+    """Combine all ranks' rows: the step time of the slowest rank, and the mean of all others."""
     vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))

@@ -1,1 +1,1 @@
-"""The work of a step under Horovod: one launch a method, all models in turn."""
+"""Measures the work of a step under Horovod, with one launch for each method."""

@@ -1,4 +1,5 @@
-"""One rank of ``bench step``: ways to do the same that take turns, each with its work."""
+"""One rank of ``python -m benchmarks step``: measures several ways to do the same work, which run
+one after the other in each round."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from hvd_sparse.ddp import register
 
 
 class Watch(list[float]):
-    """The processor time of calls, in the threads that made them."""
+    """CPU times of watched calls in seconds, measured in the threads that made them."""
 
     def watching(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any) -> Any:
@@ -42,7 +43,7 @@ def large() -> list[Turn]:
 
 
 def ddp() -> list[Turn]:
-    """The hook's work includes the end of the step, as DDP calls it for the only bucket."""
+    """Return the turns with DDP. The only bucket's hook also finishes the step."""
     meeting = f"file://{os.environ[RESULTS]}/group"
     dist.init_process_group("gloo", meeting, rank=hvd.rank(), world_size=hvd.size())
     replay, watch, module = _replay("ddp"), Watch(), nn.Module()
@@ -63,7 +64,7 @@ def ddp() -> list[Turn]:
 
 
 def tensorflow() -> list[Turn]:
-    """The work in TensorFlow is that of the threads that run the graph."""
+    """Return the turns with TensorFlow, whose work is that of the threads that run the graph."""
     import horovod.tensorflow as hvd_tf
     import tensorflow as tf
 
@@ -102,7 +103,7 @@ def _replay(model: str) -> Replay:
 
 
 def _calls(name: str, model: str, method: str) -> Turn:
-    """Return steps through Horovod's optimizer, whose work is ``compress`` and ``decompress``."""
+    """Return a turn: a step of Horovod's optimizer, with the work of the compressor's two calls."""
     rank = Rank(model, method, DENSITY)
     rank.warm_up()
 
@@ -114,7 +115,7 @@ def _calls(name: str, model: str, method: str) -> Turn:
 
 
 def _watched(name: str, replay: Replay, watch: Watch, step: Callable[[], Any]) -> Turn:
-    """Return steps on gradients drawn anew, after some, until thresholds are as they stay."""
+    """Return a turn: a step with new gradients. Some steps are made before, for the thresholds."""
     numbers = itertools.count(1)
 
     def take() -> dict[str, float]:

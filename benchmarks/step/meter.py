@@ -1,4 +1,4 @@
-"""A meter of the training thread's work inside ``compress`` and ``decompress``, by part."""
+"""Measures the training thread's work in ``compress`` and ``decompress``, and in parts of them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ OPERATIONS = (
     "poll",
     "synchronize",
 )
-"""What of Horovod an exchange calls."""
+"""Functions of Horovod that an exchange calls."""
 MIN_NUMEL = 1024
-"""The default of that option: smaller tensors go dense, as do those of one dimension."""
+"""Default of ``min_numel``. Smaller tensors and those of one dimension are sent dense."""
 
 
 def clock_cost() -> float:
-    """Return the seconds of this thread that asking for its time takes."""
+    """Return the seconds of CPU time that one call of ``time.thread_time`` takes."""
     pairs = [(time.thread_time(), time.thread_time()) for _ in range(2001)]
     return sorted(second - first for first, second in pairs)[1000]
 
 
 class Meter:
-    """A compression that measures the one that it wraps, without what asking the clock takes."""
+    """Wraps a compression and measures its CPU time, less the time for reading the clock."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -75,7 +75,8 @@ class Meter:
 
     @contextmanager
     def tracing(self) -> Iterator[None]:
-        """Measure the parts too, in a step of its own, as that takes time."""
+        """While the block runs, also measure the parts, in a separate step because it takes
+        time."""
         self._asked = 0
         spans = spans_of(self.inner)
         clock, spans.clock = spans.clock, time.thread_time

@@ -1,4 +1,4 @@
-"""The models whose gradients' sizes are replayed."""
+"""Models whose gradient shapes are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 OVERHEAD = "overhead"
 PAIRS = 64
 SMALL: Shape = (64, 64)
-"""Of a compressed tensor whose entries cost next to nothing, so that all else can be measured."""
+"""Shape of a compressed tensor, so small that nearly all time is spent outside the kernels."""
 BIAS: Shape = (256,)
 MADE: dict[str, list[Shape]] = {"large": [(4096, 2048), BIAS], "ddp": [(512, 512)] * 25}
 TITLES = {
@@ -27,11 +27,11 @@ TITLES = {
     "tensorflow": "ResNet-50 in TensorFlow",
 }
 VECTORS = {"dense": 3, "fp16": 4, "dgc": 7}
-"""As large as all gradients, that a rank holds: parameters, gradients, the floor's residual, the
-states."""
+"""Number of vectors as large as all gradients that a rank keeps: parameters, gradients, the floor's
+residual, and the method's state."""
 USUAL_VECTORS = 5
 BASE_BYTES = 600 << 20
-"""Of a rank besides, with Horovod's buffers."""
+"""Other memory of a rank, with Horovod's buffers."""
 
 
 def tensors_of(model: str) -> list[tuple[str, Shape]]:

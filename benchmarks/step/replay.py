@@ -1,7 +1,8 @@
-"""Gradients of given shapes that a backward pass hands over for next to nothing.
+"""Random gradients of given shapes, and a backward pass that returns them at hardly any cost.
 
-They lie in one long vector, drawn anew before a step.  A function of autograd gives views of it to
-the parameters, from the last to the first, as the layers of a model would.
+The gradients are parts of one long vector, which gets new values before a step. A function of
+autograd returns them for the parameters, from the last to the first, as the layers of a model
+would.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from benchmarks.step.models import Shape
 
 POOL = 1 << 22
 ODD = 12_345
-"""Entries by which the residuals' pool is shorter, so that no two entries have the same history."""
+"""Number of entries by which the vector of residual values is shorter than that of gradients, so
+that no two entries get the same sequence of values."""
 
 
 class Replay:
-    """The gradients of one rank."""
+    """Parameters of one rank, and their gradients."""
 
     def __init__(self, shapes: Sequence[Shape], seed: int) -> None:
         self.parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
@@ -46,12 +48,12 @@ class Replay:
         fill(self._vector.numpy(), self._pool, step)
 
     def draw_steady(self, density: float, factor: float) -> None:
-        """Draw, instead of gradients, about what error feedback leaves after many steps."""
+        """Set the gradients to values like those that error feedback leaves after many steps."""
         walk = self._drawn.steady_residual(density, seed=1)[: self._drawn.numel - ODD]
         fill(self._vector.numpy(), walk * np.float32(factor), 0)
 
     def loss(self) -> torch.Tensor:
-        """Return what to call ``backward`` on; the parameters must have no gradients yet."""
+        """Return a scalar for ``backward``. The parameters must not have gradients yet."""
         passed = torch.ones((), requires_grad=True)
         for position, parameter in enumerate(self.parameters):
             passed = _Layer.apply(passed, parameter, self, position)
@@ -61,19 +63,19 @@ class Replay:
         return self._vector[self._places[position]].view(self._shapes[position])
 
     def add_to_residuals(self) -> None:
-        """Do what all steps are compared with: ``residual.add_(gradient)`` of every tensor."""
+        """Do the work of the floor: ``residual.add_(gradient)`` for every tensor."""
         for residual, place in zip(self._floor, self._places):
             residual.add_(self._vector[place])
 
     def check_handed_over(self, position: int) -> None:
-        """Raise AssertionError if autograd has copied a gradient, which would be measured too."""
+        """Raise AssertionError if autograd has copied a gradient; the copy would be measured."""
         given = self.parameters[position].grad
         if given is None or given.data_ptr() != self.gradient(position).data_ptr():
             raise AssertionError(f"autograd copied the gradient of parameter {position}")
 
 
 class _Layer(torch.autograd.Function):
-    """A layer whose parameter's gradient is there already."""
+    """A layer whose backward pass returns a prepared gradient of its parameter."""
 
     @staticmethod
     def forward(

@@ -1,4 +1,4 @@
-"""Summaries of the ranks' rows: medians and quartiles, as ratios to the floor of the same round."""
+"""Summarizes the ranks' rows: medians and quartiles, relative to the floor of the same round."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from benchmarks.step.meter import PARTS
 
 PAGE_BYTES = 4096
 OF_THE_SLOWEST = ("wall", "floor_wall")
-"""Columns in which the slowest rank's figure is the step's; of all others it is the mean."""
+"""Columns whose value is that of the slowest rank. All others have the mean over the ranks."""
 
 Row = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One model, through one method, on so many ranks; most figures are times the floor."""
+    """Figures of one model with one method on a number of ranks. Most are relative to the floor."""
 
     model: str
     method: str

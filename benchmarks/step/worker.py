@@ -1,4 +1,4 @@
-"""One rank of ``bench step``: one method under Horovod's optimizer, model by model."""
+"""One rank of ``python -m benchmarks step``: measures one method with each model."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from hvd_sparse.methods.spelling import Spelled, density_argument, read_method
 from hvd_sparse.torch import Compression
 
 WARM = 6
-"""Steps before those that count, of a method that has a state; else two."""
+"""Number of untimed steps with our methods; Horovod's methods have two."""
 WARM_MOMENTUM = 10
-"""Steps more, for a method with momentum: until that is as large as it gets."""
+"""Number of further untimed steps for a method with momentum, in which the velocity grows."""
 FEWEST_WARM, WARM_S = 2, 3.0
-"""Steps, and seconds after which a slow method is warm enough."""
+"""Smallest number of untimed steps, and the seconds after which they end for a slow method."""
 FEWEST, MOST = 3, 60
-"""Rounds."""
+"""Smallest and largest number of rounds."""
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "None": lambda parameters: torch.optim.SGD(parameters, lr=0.0),
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=1e-4),
@@ -39,9 +39,9 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     ),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 }
-"""That can be handed over, by what stands behind ``optimizer=``."""
+"""Optimizers by the text after ``optimizer=`` in a method."""
 Turn = Callable[[], dict[str, float]]
-"""A part of a round, which returns its part of the row."""
+"""A part of a round; returns its columns of the row."""
 HOROVODS = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}
 
 
@@ -60,7 +60,7 @@ class Rank:
         self._number = 0
 
     def warm_up(self) -> None:
-        """Take steps until thresholds and residuals are as they stay."""
+        """Make steps until thresholds and residuals hardly change."""
         steps = 2
         if self.is_ours:
             steps = WARM
@@ -82,7 +82,7 @@ class Rank:
         self.floor()
 
     def check_gradients(self) -> None:
-        """Take a step in which every gradient must arrive as it is, without a copy."""
+        """Make a step, and raise AssertionError if autograd copies a gradient in it."""
         hooks = [
             parameter.register_post_accumulate_grad_hook(
                 lambda _, position=position: self.replay.check_handed_over(position)
@@ -95,7 +95,7 @@ class Rank:
             hook.remove()
 
     def turns(self) -> list[Turn]:
-        """Return what a step works, what its parts do, and what the floor does."""
+        """Return the parts of a round: a step, the floor and, with our methods, a traced step."""
         return [self.plain, self.floor, *([self._traced] if self.is_ours else [])]
 
     def _draw(self) -> None:
@@ -112,7 +112,7 @@ class Rank:
         return {part: self.meter.seconds[part] for part in PARTS}
 
     def step(self, *, is_traced: bool = False) -> dict[str, float]:
-        """Take one step with the gradients that are drawn, on all ranks at once."""
+        """Make one step with the present gradients, at the same time on all ranks."""
         self.optimizer.zero_grad()
         loss = self.replay.loss()
         self.meter.clear()
@@ -136,7 +136,7 @@ class Rank:
         }
 
     def floor(self) -> dict[str, float]:
-        """Add what lies in the gradients' places to residuals, and do nothing else."""
+        """Measure the floor, which only adds the gradients to residuals."""
         hvd.barrier()
         began, worked = time.perf_counter(), time.thread_time()
         self.replay.add_to_residuals()
@@ -151,7 +151,7 @@ class Rank:
 def _compression(
     method: str, named: Sequence[Any], density: Spelled
 ) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer and its compression; ``optimizer=`` hands it over."""
+    """Return an optimizer and a compression, which gets the optimizer if ``optimizer=`` says so."""
     parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
         return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
@@ -166,7 +166,7 @@ def _compression(
 
 @contextmanager
 def _hooks_on_one_rank() -> Iterator[None]:
-    """Have Horovod's optimizer call its compression on a single rank too, as in an elastic run."""
+    """While the block runs, Horovod calls its compression on one rank too, as in elastic runs."""
     if hvd.size() > 1:
         yield
     else:
@@ -175,7 +175,8 @@ def _hooks_on_one_rank() -> Iterator[None]:
 
 
 def seconds_since(began: float) -> float:
-    """Return how long it is since then, the same on all ranks, so that all stop alike."""
+    """Return the mean of all ranks' seconds since ``began``, so that they stop at the same
+    round."""
     spent = torch.tensor([time.perf_counter() - began], dtype=torch.float64)
     return float(hvd.allreduce(spent, name="bench.spent"))
 
@@ -196,7 +197,8 @@ def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rounds(turns: Sequence[Turn], seconds: float) -> list[dict[str, float]]:
-    """Return a row a round, in which all take turns, for so many seconds."""
+    """Run rounds for at least ``seconds``, at most ``MOST`` rounds, and return a row for each. In a
+    round, all turns run one after the other."""
     rows, began = [], time.perf_counter()
     gc.collect()
     gc.disable()  # it runs when it likes
@@ -212,7 +214,7 @@ def rounds(turns: Sequence[Turn], seconds: float) -> list[dict[str, float]]:
 
 
 def _sent(rank: Rank) -> dict[str, int]:
-    """Return what was counted of compressed tensors so far; nothing of Horovod's own methods."""
+    """Return the compressor's counts so far; an empty dictionary for Horovod's own methods."""
     if not rank.is_ours:
         return {}
     stats = rank.meter.inner.stats()

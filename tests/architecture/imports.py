@@ -1,4 +1,4 @@
-"""The package's imports as its source states them: modules, units and circles."""
+"""The package's imports, read from its source: modules, units and import cycles."""
 
 import ast
 from pathlib import Path
@@ -18,7 +18,8 @@ SOURCES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def unit_of(module):
-    """Return the unit of a module: the longest room that it lies in, or its first name."""
+    """Return the unit of a module: the deepest unit of ``ROOMS`` that contains it, or else the
+    first name below the package."""
     inside = module.removeprefix("hvd_sparse").removeprefix(".")
     rooms = [room for room in ROOMS if inside == room or inside.startswith(f"{room}.")]
     return max(rooms, key=len, default=inside.split(".")[0] or "__init__")
@@ -47,7 +48,8 @@ def graph_of(sources):
 
 
 def circles(graph):
-    """Return the sets of modules that reach each other (strongly connected, more than one)."""
+    """Return the import cycles: the sets of two or more modules that import each other, directly or
+    indirectly (strongly connected components)."""
     reached = {module: _reach(graph, module) for module in graph}
     found = {
         tuple(sorted(other for other in reached[module] if module in reached[other]))

@@ -1,4 +1,4 @@
-"""What every codec promises, as checks that any codec can be put to."""
+"""Checks that every codec must pass."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from hvd_sparse.types import INDEX_LIMIT, Selection
 from hvd_sparse.wire.frame import HEADER_BYTES
 
 ENTRY_BY_ENTRY = ("bitmap", "dense", "one_bit", "two_bit", "auto")
-"""Codecs that touch every entry of the tensor: tests give them none that are too large for it."""
+"""Codecs whose time depends on the number of all entries. Tests give them only small tensors."""
 
 
 def selection_of(indices, numel, dtype="float32", seed=0):

@@ -1,4 +1,5 @@
-"""Passes that push an optimizer's memory and take do as the two kernels that they join."""
+"""Checks that a fused pass, which updates an optimizer's memory and takes entries, gives the same
+results as the two separate kernels."""
 
 import numpy as np
 from conformance.kernel_checks import rounded, untouched

@@ -1,4 +1,4 @@
-"""What every exchange promises; numbers are those of the invariants."""
+"""Checks that every exchange must pass. Numbers in brackets are those of the invariants."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -92,7 +92,7 @@ def uneven(rank, step):
 
 
 def check_replicas(exchange, world_size, **options):
-    """(24) Every rank applies the same bits."""
+    """(24) All ranks apply the same bits."""
     for outcomes in (
         run_steps(configured(exchange, **options), world_size, normals),
         run_steps(configured(exchange, Everything(DENSITY), **options), world_size, uneven),
@@ -111,7 +111,8 @@ def check_replicas(exchange, world_size, **options):
 
 
 def check_conservation(exchange, world_size, **options):
-    """(3, 25) All that was given is applied or kept, exactly, however unevenly ranks sent."""
+    """(3, 25) The sum of applied and kept entries equals the sum of the gradients exactly, also if
+    ranks send different numbers of entries."""
     for name, outcomes in {
         "topk": run_steps(configured(exchange, **options), world_size, integers),
         "uneven": run_steps(
@@ -130,8 +131,9 @@ def check_conservation(exchange, world_size, **options):
 
 
 def with_one_bad_step(session, broken, scale=1.0):
-    """A good step, a broken one and a good one: residuals before and behind the broken one, its
-    results or its error, and whether the last step's results are finite."""
+    """Make a good step, one with the gradients ``broken``, and a good one. Return the residuals
+    before and after the broken step, its results, its error, and whether the last results are
+    finite."""
     rank = session.collective.rank
     session.reduce(integers(rank, 0), scale)
     before, results, error = whole_residuals(session), None, None
@@ -181,12 +183,13 @@ def composed(exchange, selector, **options):
 
 
 def beyond_range(world_size):
-    """A number whose sum over some ranks fits float32, and over all does not."""
+    """Return a number whose sum overflows float32 over all ranks, but not over fewer ranks."""
     return np.float32(1.1 * float(np.finfo(np.float32).max) / world_size)
 
 
 def check_range(configuration, world_size, scale=1.0):
-    """(ADR 18) Finite gradients whose sum is not: NaN in one tensor, or an error; no trace."""
+    """(ADR 18) If gradients are finite and their sum overflows, the result is NaN in this tensor or
+    an error, and residuals do not change."""
 
     def script(collective):
         for how, average in (("propagate", False), ("raise", scale <= 1)):
@@ -216,7 +219,7 @@ def check_range_of(exchange):
 
 
 def check_nonfinite(exchange, world_size, rollback, selector="topk", **options):
-    """NaN on one rank: all see it in that tensor; nothing is lost, or changed with rollback."""
+    """If one rank has NaN, all ranks get NaN in this tensor, and no entry is lost."""
     configuration = configured(exchange, selector, rollback=rollback, **options)
 
     def script(collective):

@@ -1,4 +1,4 @@
-"""Payloads that no encoder writes, with right checksums, by the documented layouts."""
+"""Payloads that no encoder writes, made from the documented layouts with correct checksums."""
 
 import struct
 import zlib
@@ -32,4 +32,4 @@ FORGERIES = {
     ("sign_mean", "a magnitude that is Inf"): made(8, "fBBB", INF, 0, 0b110, 0b10, count=2),
     ("one_sign", "minus of nothing"): made(14, "fB", 0.0, 2, count=0),
 }
-"""Those that changed bits hardly make: ``fuzzing`` makes all others of payloads that are whole."""
+"""Invalid payloads that random changes hardly ever produce; ``fuzzing`` makes all others."""

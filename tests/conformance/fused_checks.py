@@ -1,4 +1,4 @@
-"""The contracts of the fused pass and of its lists, worked out entry by entry."""
+"""Checks of the fused pass and its lists against results that are computed entry by entry."""
 
 import math
 
@@ -36,8 +36,8 @@ from hvd_sparse.types import Selection
 
 
 def sums(x):
-    """A residual for a gradient, their sum, and the sum as it is kept: the residual where it is not
-    finite."""
+    """Return a residual for a gradient, their sum, and the new residual, which equals the sum
+    except where the sum is not finite; there it is the old residual."""
     residual = np.nan_to_num(0.5 * x[::-1]).copy()
     total = np.array([a + b for a, b in zip(residual, x)], x.dtype)
     return residual, total, np.where(np.isfinite(total), total, residual)

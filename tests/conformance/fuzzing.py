@@ -1,4 +1,5 @@
-"""Any bytes are refused as corrupt, or encode back to what they are."""
+"""Checks that a reader either refuses bytes as corrupt or accepts them, and that accepted bytes are
+what an encoder would write."""
 
 from __future__ import annotations
 
@@ -22,18 +23,20 @@ FRAME_HEAD = MESSAGE_HEAD = 32
 EMPTY_MESSAGE = 36
 INDEX_VALUE = CODECS.create("index_value")
 Check = Callable[[bytes], bool]
-"""Whether the bytes were accepted; AssertionError if they should not have been, any other error if
-reading crashed."""
+"""Function that returns whether bytes were accepted. It raises AssertionError if they should have
+been refused; any other error means that reading crashed."""
 
 
 @functools.cache
 def all_kernels() -> list[Any]:
-    """Every engine's; late, as a fuzzer's coverage cannot watch compiled code."""
+    """Return the kernels of every engine. They are created when they are first needed, because a
+    fuzzer cannot measure the coverage of compiled code."""
     return [case.create(ENGINES).kernels for case in cases.ENGINES if not case.options]
 
 
 def check_frame(codec: Any, data: bytes) -> bool:
-    """A codec refuses the bytes, or would write them; on every engine alike."""
+    """Check that a codec refuses the bytes or would write the same ones, with all engines alike.
+    Return whether it accepts them."""
     accepted = [_reads(codec, data, kernels) for kernels in all_kernels()]
     assert len(set(accepted)) == 1, (
         f"{codec!r} reads {data.hex()} with one engine and refuses it with another"
@@ -154,7 +157,8 @@ def targets() -> list[tuple[str, Check, Callable[[bytes], bytes]]]:
 
 
 def mutated(data: bytes, rng: np.random.Generator) -> bytes:
-    """One to four changes: a bit, a byte, a number, a piece cut out, doubled or put in."""
+    """Return the data with one to four random changes: a bit, a byte or a number is changed, or a
+    piece is removed, doubled or inserted."""
     changed = bytearray(data)
     for _ in range(int(rng.integers(1, 5))):
         at = int(rng.integers(len(changed) + 1))

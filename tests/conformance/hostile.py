@@ -1,4 +1,4 @@
-"""Vectors that no distribution draws, and engines beside the reference on all of them."""
+"""Vectors that no random distribution gives, and a comparison of engines on them."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
 SIZES = (1, 2, 12, 17, 31)
-"""Shorter than a vector of 64 bytes, and such vectors with tails of one entry and of all but
-one."""
+"""Lengths below one vector register of 64 bytes, and lengths above it that leave a rest of one
+entry or nearly a whole register."""
 
 THRESHOLDS = (0.0, 1e-300, 1e-45, 1e-40, 0.1, 1.0, 3.0, 1e30, 1e39, np.inf)
-"""Some are zero in float32, subnormal, or infinite."""
+"""In float32, some of them become zero, subnormal or infinite."""
 
 
 def with_last(numel, value):
@@ -144,7 +144,7 @@ def _questions(x, gradient, threshold, count, indices):
 
 
 def bits(x):
-    """A vector's bytes. A NaN is as good as another: processors give its bits differently."""
+    """Return a vector's bytes, with equal bits for every NaN, because processors differ in them."""
     return np.where(np.isnan(x), x.dtype.type(np.nan), x).tobytes()
 
 

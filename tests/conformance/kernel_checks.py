@@ -1,4 +1,4 @@
-"""The contracts of ``kernels.contract``, worked out entry by entry without any kernel."""
+"""Checks of the kernels in ``kernels.contract`` against results computed entry by entry."""
 
 import contextlib
 import itertools
@@ -94,7 +94,8 @@ def check_moments(kernels, x):
 
 
 def check_sum_is_wide(kernels):
-    """Sums are kept in float64: a float32 sum would stand still at 2**24."""
+    """Check that sums are computed in float64. A sum in float32 would not grow beyond 2**24
+    here."""
     x = np.ones(2**17 + 1, np.float32)
     x[0] = 2.0**24
     x[1:] = 0.5
@@ -109,7 +110,7 @@ def check_infinity_is_reported(kernels, dtype):
 
 
 def check_reaching(kernels, x):
-    """Counts and lists of the entries that reach a threshold."""
+    """Check counts and lists of the entries that reach a threshold."""
     magnitudes = [abs(v) for v in x.tolist()]
     for threshold in thresholds(x):
         cut = rounded(threshold, x.dtype)
@@ -171,8 +172,8 @@ def check_largest_of_many(kernels, dtype):
 
 
 def check_threshold_is_rounded(kernels):
-    """float32(0.7) lies below 0.7 and float32(0.1) above 0.1: entries that hold them are at least
-    the threshold."""
+    """Check that thresholds are rounded to float32. float32(0.7) is below 0.7, and float32(0.1) is
+    above 0.1, but entries with these values reach the thresholds 0.7 and 0.1."""
     for threshold in (0.7, 0.1):
         largest_below = np.nextafter(np.float32(threshold), np.float32(0))
         x = np.array([threshold, -threshold, largest_below], np.float32)
@@ -181,7 +182,7 @@ def check_threshold_is_rounded(kernels):
 
 
 def check_scattered(kernels, x):
-    """Entries are cleared, given back, and added at other places."""
+    """Check the kernels that clear entries, restore them, and add them at given indices."""
     at, out, cleared = np.arange(0, x.size, 3, dtype=np.uint32), x.copy(), x.copy()
     cleared[at] = 0
     taken = Selection(at, x[at].copy(), x.size)
@@ -200,9 +201,9 @@ def check_scattered(kernels, x):
 
 
 def check_assemble(kernels, x):
-    """Sums of 0 to 3 lists that overlap, in their order, whatever was there before.
+    """Check sums of 0 to 3 overlapping lists, in their order, which replace the previous content.
 
-    A factor rounds every value, and not the sum.
+    The factor multiplies (and rounds) each value, not the sum.
     """
     lists = [
         np.arange(start, x.size, step, dtype=np.uint32) for start, step in ((0, 2), (1, 3), (0, 1))

@@ -1,4 +1,4 @@
-"""What every memory promises, as checks that any memory can be put to."""
+"""Checks that every memory must pass."""
 
 import numpy as np
 from conformance.kernel_checks import untouched
@@ -31,7 +31,7 @@ def step(state, gradient, sent, kernels=reference):
 
 
 def check_split_is_exact(memory, name, dtype, *, rollback, numel=200):
-    """Law 1, bit for bit, over steps; what is sent is +0.0 in the next residual."""
+    """Check law 1 bit for bit over several steps. A sent entry is +0.0 in the next residual."""
     state = memory.create(TensorSpec("t", (numel // 10, 10), dtype), rollback=rollback)
     residual = np.zeros(numel, dtype)
     for seed in range(4):
@@ -55,7 +55,8 @@ def check_split_is_exact(memory, name, dtype, *, rollback, numel=200):
 
 
 def check_rests(memory):
-    """A step at a learning rate of 0 sends nothing, keeps all, and applies what arrives."""
+    """Check that a step at learning rate 0 sends no entries, keeps the residual, and applies
+    received entries."""
     spec = TensorSpec("t", (20, 10), "float32")
     state = memory.create(spec, rollback=True)
     step(state, draw("normal", 200), lambda x: every_nth(x, 4))
@@ -168,7 +169,7 @@ def check_take_all_flushes(memory, *, rollback):
 
 
 def check_masking(memory):
-    """(5) With masking the velocity of what was sent is +0.0; without, all of it stays."""
+    """(5) With masking, the velocity of sent entries becomes +0.0; without, it does not change."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     given = draw("normal", 300, seed=1)
     _, sent = step(state, given, lambda x: every_nth(x, 4))

@@ -1,4 +1,5 @@
-"""The list of mutants: parts broken on purpose, and the check that must object to each."""
+"""The list of mutants, which are parts with a deliberate fault, and for each the check that must
+fail."""
 
 import contextlib
 import traceback
@@ -69,7 +70,7 @@ def _patched(kind, broken):
 
 
 def anything_goes(*_):
-    """A reader that looks and does not mind."""
+    """Stand for a check that accepts everything."""
 
 
 def any_padding(packed, width, count):
@@ -132,8 +133,8 @@ LATE = {
 
 
 def check_stack_reading_often(function):
-    """Check up to ten times, because these mutants end a process only if two threads meet, which is
-    rare where other processes have the cores."""
+    """Check up to ten times. These mutants crash only if two threads run at the same time, which is
+    rare when other processes use the cores."""
     for _ in range(10):
         check_stack_reading(function)
 
@@ -154,7 +155,7 @@ MUTANTS = (
 
 
 def caught(mutant):
-    """Return the check that objects, and its words; None if the mutant lives."""
+    """Return the name of the check that fails and its message; None if no check fails."""
     patched = mock.patch.object(*mutant.patch) if mutant.patch else contextlib.nullcontext()
     with patched:
         try:

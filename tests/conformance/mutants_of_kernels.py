@@ -1,4 +1,4 @@
-"""Kernels that are broken on purpose."""
+"""Kernels with deliberate faults."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Memories, codecs and exchanges that are broken on purpose."""
+"""Memories, codecs and exchanges with deliberate faults."""
 
 import numpy as np
 

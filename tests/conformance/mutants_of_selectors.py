@@ -1,4 +1,4 @@
-"""Selectors that are broken on purpose."""
+"""Selectors with deliberate faults."""
 
 import math
 
@@ -29,7 +29,7 @@ def spoilt(spoil):
 
 
 class Estimating(LdteBs):
-    """LDTE-BS whose search is believed even where it did not converge."""
+    """LDTE-BS that uses the threshold of its search even if the search has not converged."""
 
     def find(self, accumulated, context):
         moments = context.moments_of(accumulated)
@@ -43,7 +43,7 @@ def from_behind(selection, x):
 
 
 class Unrepaired(DgcSampled):
-    """DGC's sampled threshold, taken at its word."""
+    """DGC that uses the threshold of its sample without a correction."""
 
     def find(self, accumulated, context):
         threshold = min(
@@ -53,7 +53,8 @@ class Unrepaired(DgcSampled):
 
 
 class Untrimmed(RedsyncTrimmed):
-    """All that survives RedSync's cut, as a widely copied code sends it."""
+    """RedSync that sends all entries above its threshold, as a widely copied implementation
+    does."""
 
     def find(self, accumulated, context):
         wanted = self.count(accumulated.size)

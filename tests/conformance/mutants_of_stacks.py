@@ -1,9 +1,9 @@
-"""Readings of the main thread's stack that end the process.
+"""Functions that read the main thread's stack and crash the process.
 
-``walked`` walks the frames while the thread runs on.  CPython 3.11 makes a frame object for
-``f_back``, may collect garbage meanwhile, and does not notice that the frame is gone when a
-finalizer has let its thread run on.  ``by_faulthandler`` reads the list of all threads without a
-lock, while threads of a C++ library enter and leave Python.
+``walked`` reads the frames while the thread continues. CPython 3.11 creates a frame object for
+``f_back`` and may collect garbage at this moment. If a finalizer then lets the thread continue, the
+frame may be gone, which CPython does not notice. ``by_faulthandler`` reads the list of all threads
+without a lock, while threads of a C++ library enter and leave Python.
 """
 
 import faulthandler
@@ -40,5 +40,5 @@ BROKEN_STACKS = {
     for each in (walked, by_faulthandler)
     if sys.version_info[:2] == (3, 11)
 }
-"""By name, where they are.  CPython 3.10 has a frame object for every call, and 3.12 collects
-garbage between two instructions alone."""
+"""Modules and functions by name. ``walked`` does not crash CPython 3.10, which has a frame object
+for every call, nor 3.12, which collects garbage only between two instructions."""

@@ -1,4 +1,4 @@
-"""The contracts of the kernels of codecs, against numpy's conversions and plain counting."""
+"""Checks of the codecs' kernels against numpy's conversions and simple counting."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ LARGEST_BRAIN = 0x7F7F
 
 
 def numbers():
-    """float32: bit patterns at random, the neighbourhood of every bound, and what lies halfway
+    """Return float32 numbers: random bit patterns, numbers near every bound, and numbers halfway
     between two codes."""
     rng = np.random.default_rng(3)
     drawn = rng.integers(1 << 32, size=100_000, dtype=np.uint32).view(np.float32)
@@ -168,8 +168,9 @@ def check_few_bits(kernels):
 
 
 def lists_of_indices():
-    """Lengths of tensors, and indices: of all planes, with and without thirds, counts around words
-    of 64 bits, no gaps, and gaps that leave whole words of the unary part empty."""
+    """Return pairs of tensor length and indices. They cover all numbers of bit planes, both kinds
+    of modulus, counts near multiples of 64, lists without gaps, and gaps that make whole words of
+    the unary part zero."""
     rng = np.random.default_rng(8)
     drawn = [(numel, [0]) for numel in (1, 70, 3_000, 1 << 32)]
     drawn += [(numel, [numel - 1]) for numel in (70, 1 << 20, 1 << 32)]
@@ -185,13 +186,14 @@ def lists_of_indices():
 
 
 def as_bytes(bits):
-    """Strings of bits, the first bit in the lowest place of the first byte."""
+    """Return the bytes of a string of bits. The first bit is the lowest bit of the first byte."""
     whole = "".join(bits)
     return int(whole[::-1] or "0", 2).to_bytes(-(-len(whole) // 8), "little")
 
 
 def check_gaps(kernels):
-    """The code by Python's own strings and numbers, and back; nothing else is read."""
+    """Compare the code of gaps with one computed by Python's strings and integers, and decode it.
+    Decoding must read no other bytes."""
     for numel, indices in lists_of_indices():
         shift, parts = modulus_of(len(indices), numel)
         gaps = [b - a - 1 for a, b in zip([-1, *indices], indices)]

@@ -1,4 +1,4 @@
-"""How often a selector goes over the whole vector, counted in the kernels."""
+"""Checks of how often a selector reads the whole vector, counted in the kernels."""
 
 import numpy as np
 from conformance import selector_checks
@@ -7,14 +7,14 @@ from distributions import ALL, draw
 from hvd_sparse.kernels import reference
 
 FREE = {"moments", "mean_and_std"}
-"""Once each: what a selector may ask for before it searches."""
+"""Kernels that a selector may call once each before its search."""
 
 TAKING = {"take_at_least", "take_at_most", "take_largest", "take_bins"}
 COUNTING = {"count_at_least", "count_and_take", "tail", "digit_counts", "chunk_norms", "take_bins"}
 
 
 class CountingKernels:
-    """The reference kernels, counting how often each is called on a whole vector."""
+    """The reference kernels, which also count their calls with a whole vector."""
 
     def __init__(self, x):
         self.x = x
@@ -38,7 +38,7 @@ def check_passes_on_all(selector):
 
 
 FEW = 4
-"""Passes after which a search knows that counts tell it nothing."""
+"""Largest number of passes of a search if no threshold selects the requested number."""
 
 
 def check_few_passes_where_no_threshold_is(selector):

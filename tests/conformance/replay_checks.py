@@ -1,4 +1,5 @@
-"""Collectives that deliver a second time, a step late, and a check of every exchange by them."""
+"""Collectives that deliver the result of the previous step again, and a check of every exchange
+with them."""
 
 import worlds
 from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
@@ -51,7 +52,8 @@ def step_of(session, step):
 
 
 def deliver_again(configuration, name, ranks, **options):
-    """Errors of the step in which a collective is late on some ranks, and of the next; by rank."""
+    """Return, by rank, the errors of the step in which a collective delivers its old result on
+    ``ranks``, and of the next step."""
 
     def script(collective):
         end = Replaying(collective)
@@ -73,8 +75,8 @@ def names_of(configuration):
 
 
 def check_replays(exchange):
-    """(ADR 4) A phase of the last step, or its carrier, that comes to all ranks is refused on
-    all."""
+    """(ADR 4) If all ranks get a phase or the carrier of the previous step again, all ranks refuse
+    it."""
     configuration = configured(exchange)
     for name in [*names_of(configuration), "t1"]:
         for error, _ in deliver_again(configuration, name, range(WORLD), buckets=BUCKETS):

@@ -1,4 +1,5 @@
-"""What every selector promises, measured by what it declares; numbers are the invariants'."""
+"""Checks that every selector must pass, according to what it declares. Numbers in brackets are
+those of the invariants."""
 
 import math
 from fractions import Fraction
@@ -29,7 +30,8 @@ def drawn_once(name, numel, dtype):
 
 @cache
 def wanted(numel, density):
-    """k by exact fractions: 0.29 of 100 entries is 29, whatever 0.29 * 100 is in floating point."""
+    """Return k, computed with exact fractions. For example, 0.29 of 100 entries is 29, although
+    0.29 * 100 in floating point is not."""
     return min(numel, max(1, math.floor(numel * Fraction(str(density)))))
 
 
@@ -52,7 +54,8 @@ def find_in(selector, x, context):
 
 
 def check_found(selector, x, kernels=reference, warm=None):
-    """Form (9), count (13) and passes (18); return whether another threshold could matter."""
+    """Check form (9), count (13) and passes (18) of a selection. Return whether another threshold
+    could change the result."""
     context = Listening(kernels, warm=warm, rng=np.random.default_rng(11))
     found = find_in(selector, x, context)
     indices = found.selection.indices
@@ -80,7 +83,7 @@ def check_values(selector, x, found):
 
 
 def check_count(selector, x, found, warm):
-    """(13) The exact count, or inside the declared bounds, or what the last resort is to give."""
+    """(13) The count is exact, or within the declared bounds, or the one of a fallback."""
     count, nonzeros = found.selection.count, int(np.count_nonzero(x))
     if not hasattr(selector, "density"):
         limit = getattr(selector, "max_density", None)
@@ -134,14 +137,15 @@ def check_everything(selector, kernels=reference, data=None):
 
 
 def check_what_it_ignores(selector, kernels=reference):
-    """(15) Of scale, signs and order, those that the selector says change nothing."""
+    """(15) The changes that the selector declares to ignore (of scale, signs or order) do not
+    change its selection."""
     for what in selector.ignores:
         CHANGES[what](selector, kernels)
 
 
 def check_scaling_changes_nothing(selector, kernels=reference):
-    """A power of two scales every magnitude and every threshold without rounding; denormals apart,
-    which do round."""
+    """Check that multiplying by a power of two does not change the selection. Denormals are left
+    out, because multiplying them rounds."""
     for name, x in vectors("float32", sorted(set(ALL) - {"denormals"})):
         expected = find(selector, x, kernels).selection.indices.tolist()
         for scale in (2.0**20, 2.0**-20):

@@ -1,4 +1,4 @@
-"""The checks that the main thread's stack is read without its help or harm."""
+"""Checks that the main thread's stack can be read without its cooperation and without a crash."""
 
 from programs import run_python
 
@@ -87,8 +87,8 @@ assert entered >= 5000
 
 
 def check_stack_reading(function):
-    """Check a function by its module and name: while garbage is collected, and while threads that
-    Python has not made enter and leave it."""
+    """Check a function, given by module and name, while garbage is collected, and while threads
+    that Python has not created enter and leave Python."""
     for program in (COLLECTING, ENTERING):
         found = run_python("-X", "faulthandler", "-c", program, function)
         assert found.returncode == 0, f"ended with code {found.returncode}\n{found.stderr}"

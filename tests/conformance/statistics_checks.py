@@ -1,4 +1,5 @@
-"""The contracts of the kernels that single selectors need, entry by entry; on finite data."""
+"""Checks, on finite data, of the kernels that only some selectors or memories need, against results
+computed entry by entry."""
 
 import math
 import struct
@@ -124,7 +125,8 @@ def check_directed_by_adam(kernels, x):
 
 
 def check_orthogonalized(kernels, dtype):
-    """Each singular value goes through the polynomial, and the rest of a matrix stays."""
+    """Check that the polynomial changes each singular value, and that singular vectors stay the
+    same."""
     rng = np.random.default_rng(3)
     shapes = ((1, 1), (6, 6), (3, 8), (8, 3), (40, 1), (2, 5, 4))
     for shape in shapes:

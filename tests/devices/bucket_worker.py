@@ -1,8 +1,9 @@
-"""Steps of the numpy core whose buckets an engine passes over at once, beside numpy's own steps.
+"""Compares steps in which an engine processes all tensors of a bucket at once with steps of the
+numpy engine.
 
-``bucket_worker.py ENGINE``: ``torch``, or ``triton`` by Triton's interpreter, with vectors of the
-CPU as those of a device. Prints by case whether the bits are the same, and how many launches a
-bucket took where the engine counts them, as JSON.
+``bucket_worker.py ENGINE``, where ENGINE is ``torch``, or ``triton`` in Triton's interpreter.
+Vectors of the CPU stand for vectors of a device. Prints as JSON, for each case, whether the bits
+are the same, and the number of launches for a bucket if the engine counts them.
 """
 
 import os
@@ -41,16 +42,17 @@ METHODS = {
     },
 }
 INTERPRETED = ("topk", "ldte_bs", "ldte", "gaussian_k", "fixed_threshold", "momentum")
-"""Those that Triton's interpreter is asked for, which takes seconds for each."""
+"""Cases that run in Triton's interpreter, which needs seconds for each."""
 ENGINE = ""
 begun = []
-"""The tensors of every group of passes that an engine was given."""
+"""Number of tensors in every group of passes that the engine got."""
 added = []
-"""The tensors of every group that an engine has added up, and the launches."""
+"""Number of tensors, and of launches, of every group of sums."""
 put_back = []
-"""The entries of every tensor that its pass had taken too much, put back with the sums."""
+"""For every tensor, the number of entries that its pass had taken but that were not selected; they
+return to the residual with the sums."""
 one_at_a_time = threading.RLock()
-"""Triton's interpreter is one for all threads, which are ranks here."""
+"""Lock for Triton's interpreter, which all threads share. Threads are ranks here."""
 
 
 def kernels_of(engine):

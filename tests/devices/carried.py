@@ -1,10 +1,11 @@
-"""Let Horovod carry tensors of the pretend device, as one built with NCCL carries a GPU's.
+"""Lets Horovod reduce and gather tensors of the pretend device, as a Horovod with NCCL does for a
+GPU.
 
-Horovod chooses its function by a tensor's type.  Those that it lacks are put beside its own: they
-copy to the host what is given, by the submitting thread's current stream as Horovod's event does,
-hand it to Horovod's functions for the CPU, and write what came to the device once the handle was
-waited for: at once, or with ``HOROVOD_ENABLE_ASYNC_COMPLETION`` later, by the default stream.
-Everything else is Horovod's.
+Horovod chooses its function by a tensor's type. The functions for the pretend device are added
+here. They copy the tensors to the host in the current stream of the submitting thread, as with
+Horovod's event, and call Horovod's functions for the CPU. After the program has waited for the
+handle, they copy the results to the device: at once, or with ``HOROVOD_ENABLE_ASYNC_COMPLETION``
+later, in the default stream. All other functions are Horovod's own.
 """
 
 import os
@@ -17,17 +18,17 @@ from devices import pretend
 from horovod.torch import mpi_ops
 
 OUTPUT = {"allreduce": 1, "grouped_allreduce": 1, "allgather": 1, "broadcast": 1, "alltoall": 2}
-"""Where an operation's output stands among its arguments; the input is the first."""
+"""Position of the output among an operation's arguments; the input is the first."""
 OWN = re.compile(rf"horovod_torch_({'|'.join(OUTPUT)})_async_torch_(\w+Tensor)")
 
 library = mpi_ops.mpi_lib
 given = []
-"""Operation and shape of every tensor of the device that Horovod was given; of groups, each."""
+"""Operation and shape of every device tensor that Horovod got, also of each tensor in a group."""
 _under_way = {}
 
 
 def carried(operation, own):
-    """Return an operation on the device, made from Horovod's own on the host."""
+    """Return an operation for tensors on the device that calls Horovod's own one on the host."""
 
     def call(*arguments):
         place = OUTPUT[operation]

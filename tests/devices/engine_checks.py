@@ -1,4 +1,4 @@
-"""The conformance suite in one process, for kernels whose vectors are carried to a device."""
+"""The conformance suite in one process, for kernels whose vectors are copied to a device."""
 
 import functools
 import inspect
@@ -15,12 +15,13 @@ from hvd_sparse.kernels.torch.vector import DeviceVector
 
 CHECKS = kernel_checks.PER_VECTOR + fused_checks.FUSED
 ON_A_DEVICE = [check for check in ON_FINITE_DATA if check is not check_take_bins]
-"""The selectors that take bins need the host."""
+"""Checks on a device. ``take_bins`` is left out, because the selector that uses it needs the
+host."""
 
 
 def check_all(kernels):
-    """The conformance suite on all vectors; doubles, which no other code is run for, on a third of
-    them."""
+    """Run the conformance suite on all vectors. With float64, which runs the same code, only a
+    third of them are used."""
     for dtype, every in (("float32", 1), ("float64", 3)):
         kernel_checks.check_infinity_is_reported(kernels, dtype)
         kernel_checks.check_largest_of_many(kernels, dtype)
@@ -41,7 +42,8 @@ def check_vectors(kernels, vectors):
 
 
 VECTORS = {"x", "gradient", "residual", "out", "accumulated"}
-"""The parameters of kernels that are vectors; of others only a direction has some."""
+"""Parameters of kernels that are vectors. Of the other parameters, only an optimizer's operands
+contain vectors."""
 
 
 def carried(parameter, value, carry):
@@ -52,14 +54,14 @@ def carried(parameter, value, carry):
 
 
 def result_of(answer):
-    """Return a kernel's result, which for a pass over a device's vectors has to be asked for."""
+    """Return a kernel's result. For a pass over a device's vectors, this requests the result."""
     return answer.result() if isinstance(answer, Coming) else answer
 
 
 class VectorsOnDevice:
-    """Kernels whose vectors are carried to a device before every call, and back behind it.
+    """Kernels whose vectors are copied to a device before every call, and copied back afterwards.
 
-    All of them come back, those that were only to be read too: who writes to its input is seen.
+    All vectors are copied back, also inputs, so that a test notices if a kernel writes to an input.
     """
 
     def __init__(self, kernels, device):

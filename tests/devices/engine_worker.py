@@ -1,9 +1,10 @@
-"""Puts the engine torch to its checks on the pretend device; a process of its own, as the device
+"""Checks the engine torch on the pretend device. It runs in a separate process, because the device
 changes torch, and mutants may crash.
 
-``engine_worker.py conformance`` runs the suite, ``... mutant NAME`` a part of it on a broken
-engine, ``... waits`` prints how often every kernel waits and which operations it is made of,
-``... streams`` whether a bucket whose tensors come from two streams is right, and without a wait.
+``engine_worker.py conformance`` runs the suite, and ``... mutant NAME`` a part of it on a broken
+engine. ``... waits`` prints how often every kernel waits, and its forbidden operations. ``...
+streams`` prints whether a bucket whose tensors come from two streams gives the right results
+without a wait.
 """
 
 import json
@@ -61,7 +62,7 @@ def calls(numel):
 
 
 class Counted:
-    """Kernels that note for every call how often it waited, and what it should not have used."""
+    """Kernels that store for every call the number of waits and the forbidden operations."""
 
     def __init__(self, kernels):
         self._kernels = kernels
@@ -105,7 +106,8 @@ def begin_and_add_up(kernels, device):
 
 
 def bucket_of_two_streams(device):
-    """Begin passes on one stream over gradients that came by two; tell whether both are right."""
+    """Begin passes in one stream over gradients that come from two streams; return whether both
+    results are right."""
     by_place = KernelsByPlace(reference, resolve_engine("torch"))
     first, second = torch.Stream(device), torch.Stream(device)
     answers, sums = [], []

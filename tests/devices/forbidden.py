@@ -1,4 +1,5 @@
-"""Operations that wait for a device behind the program's back, and a watch for them."""
+"""Operations that wait for a device without an explicit wait of the program, and a mode that
+detects them."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,16 +18,17 @@ NEED_THE_HOST = {
     "scatter_add",  # by atomics: floats in any order
     "index_add",
 }
-"""Those whose result has a size that the device finds, that return a number, or whose bits depend
-on the order in which threads come."""
+"""Forbidden operations: the size of their result depends on the data, or they return a Python
+number, or their bits depend on the order of threads."""
 
 
 class Watch(TorchDispatchMode):
-    """Notes every forbidden operation that runs inside of it."""
+    """While it is active, stores the names of all forbidden operations that run."""
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """Return False: nothing here is traced, and to say so torch would load its compiler."""
+        """Return False: nothing is traced here, and torch would load its compiler to find this
+        out."""
         return False
 
     def __init__(self):

@@ -1,8 +1,8 @@
-"""What ``scripts/gpu-check`` asks of a real GPU, each task in a process of its own.
+"""Tasks of ``scripts/gpu-check`` on a real GPU. Each task runs in a separate process.
 
-``gpu_worker.py conformance ENGINE``, ``gpu_worker.py waits ENGINE`` or ``gpu_worker.py times
-ENGINE ENTRIES...``, with the library of ``HVD_SPARSE_CUB_TOPK`` if there is one.
-``HVD_SPARSE_TEST_DEVICE=cpu`` lets it run where there is none, to see that it works.
+``gpu_worker.py conformance ENGINE``, ``gpu_worker.py waits ENGINE`` or ``gpu_worker.py times ENGINE
+ENTRIES...``. The last one also times the library of ``HVD_SPARSE_CUB_TOPK`` if this variable is
+set. With ``HVD_SPARSE_TEST_DEVICE=cpu``, the tasks run without a GPU, to test this program.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ DENSITIES = (0.0001, 0.001, 0.01, 0.05)
 NO_WAIT = ("directed", "clear", "restore", "assemble", "scatter_add")
 ENTRIES = 100_000 if DEVICE.type == "cuda" else 10_000
 LEAST_S = 0.2 if DEVICE.type == "cuda" else 0.01
-"""Seconds for which each work is repeated; without a GPU, only to see that it can be."""
+"""Seconds for which each measured call is repeated. Without a GPU, the times do not matter."""
 
 
 @contextlib.contextmanager
 def strict():
-    """Let torch raise where something waits behind the program's back."""
+    """While the block runs, torch raises an error at every wait that is not requested."""
     if DEVICE.type != "cuda":  # nothing to wait for
         yield
         return
@@ -45,7 +45,7 @@ def strict():
 
 
 class Strict:
-    """Kernels that are called under ``strict``."""
+    """Kernels that are called inside ``strict``."""
 
     def __init__(self, kernels):
         self._kernels = kernels
@@ -59,7 +59,7 @@ class Strict:
 
 
 def check_waits(kernels):
-    """Call the kernels that must not wait, with torch's own watch on."""
+    """Call the kernels that must not wait; torch raises an error if one does."""
     watched = VectorsOnDevice(Strict(kernels), DEVICE)
     given = calls(ENTRIES)
     for name in NO_WAIT:
@@ -101,7 +101,7 @@ def _finished():
 
 
 def times(kernels, entries):
-    """Return what selecting costs at every density, beside one addition and the peers' rules."""
+    """Return the times of selecting at every density, of one addition, and of the baselines."""
     draw = torch.Generator(DEVICE).manual_seed(7)
     gradient = torch.randn(entries, generator=draw, device=DEVICE)
     residual, out = torch.zeros_like(gradient), torch.zeros_like(gradient)
@@ -131,7 +131,7 @@ def times(kernels, entries):
 
 
 def beside_cub(residual, gradient, count, cut):
-    """Return what an addition and ``cub::DeviceTopK`` cost, where the latter was compiled."""
+    """Return the times of an addition and of ``cub::DeviceTopK``, if the latter was compiled."""
     library = os.environ.get("HVD_SPARSE_CUB_TOPK")
     if not library:
         return {}

@@ -1,4 +1,4 @@
-"""Triton's interpreter, in a process that does nothing else with Triton."""
+"""Makes Triton's interpreter faster, in a process that does nothing else with Triton."""
 
 import inspect
 
@@ -7,11 +7,11 @@ from triton.runtime import interpreter
 
 
 def change_the_language_once():
-    """Let what the interpreter puts in the language's place stay there.
+    """Let the interpreter replace the functions of Triton's language only once.
 
-    It looks through all names of the language before every program, and again before each function
-    that a program calls, to put its own in their place and to take them back behind it: most of
-    what small programs cost.  What a program computes is the same.
+    By default, the interpreter replaces them before every program and before each function that a
+    program calls, and restores them afterwards. For small programs, this takes most of the time.
+    The results of programs do not change.
     """
     own, changed = interpreter._patch_lang, set()
 

@@ -1,4 +1,4 @@
-"""Launches of the engine triton that do nothing, on the pretend device: every wait shows."""
+"""Counts the waits of the engine triton on the pretend device, with launches that do nothing."""
 
 import os
 
@@ -29,7 +29,7 @@ AIMS = {
 
 
 class Launches:
-    """The code for the device, which here notes its launches and does nothing."""
+    """Stands for the device code: stores the names of the launches and does nothing."""
 
     def __init__(self, device):
         self.names = []

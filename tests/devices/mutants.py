@@ -1,4 +1,4 @@
-"""Broken engines, which the pretend device must show."""
+"""Broken engines, which tests on the pretend device must detect."""
 
 import ctypes
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ def leave_out_the_wait():
 
 
 def use_a_pinned_buffer_too_early():
-    """One buffer for every upload, as if the device had read it when the call returns."""
+    """Use one buffer for all uploads, as if the device had read it when the call returns."""
     buffer = torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
 
     def upload(array, device):
@@ -28,7 +28,7 @@ def use_a_pinned_buffer_too_early():
 
 
 def read_a_result_on_the_host():
-    """By its address, as whoever takes a tensor of a device for one of the CPU."""
+    """Read a result by its address, as if a tensor of the device were one of the CPU."""
 
     def fetch(tensor):
         size = tensor.numel() * tensor.element_size()
@@ -42,14 +42,14 @@ MUTANTS = {
     "a wait left out": leave_out_the_wait,
     "a pinned buffer used too early": use_a_pinned_buffer_too_early,
 }
-"""Those that give wrong results."""
+"""Mutants that give wrong results."""
 FATAL = {"a result read on the host": read_a_result_on_the_host}
-"""Those that end the process."""
+"""Mutants that crash the process."""
 
 
 @contextmanager
 def undone():
-    """Take back behind the block whatever mutants change."""
+    """After the block, undo all changes that mutants have made."""
     names = [(vector, "wait_until"), (vector, "upload"), (engine, "upload")]
     kept = [(module, name, getattr(module, name)) for module, name in names]
     try:

@@ -1,6 +1,7 @@
-"""The pretend device: compiles ``pretend.cpp`` once for a machine, and tells torch of it.
+"""The pretend device, which simulates a device in host memory. Compiles ``pretend.cpp`` once on a
+machine, and registers the device with torch.
 
-Loading it changes torch for the whole process: only workers do.
+Loading it changes torch for the whole process, so only workers load it.
 """
 
 import fcntl
@@ -20,7 +21,7 @@ COMPILER = os.environ.get("HVD_SPARSE_CXX", "g++")
 
 
 def compiled():
-    """Return the library, compiled once for a source, torch and compiler."""
+    """Return the path of the library, compiled once for each source, torch and compiler."""
     version = subprocess.run(
         [COMPILER, "-dumpfullversion"], check=True, capture_output=True, text=True, timeout=LIMIT_S
     ).stdout
@@ -46,7 +47,7 @@ def _compile(library):
 
 
 class Module:
-    """``torch.pretend``: what torch asks of a device's module."""
+    """The module ``torch.pretend``, with the functions that torch requires of a device's module."""
 
     default: torch.Stream
 
@@ -66,7 +67,7 @@ class Module:
         return 0
 
     def manual_seed_all(self, seed):
-        """Draw nothing on the device, so there is nothing to seed."""
+        """Do nothing, because no random numbers are drawn on the device."""
 
     def default_stream(self, device=None):
         return self.default
@@ -86,7 +87,7 @@ def load():
 
 
 def late(on):
-    """Let copies that do not block happen when somebody waits."""
+    """Delay non-blocking copies until the program waits for them."""
     torch.ops.pretend.late(on)
 
 
@@ -95,5 +96,5 @@ def waits():
 
 
 def reused():
-    """Return how many pinned sources were changed before the device had read them."""
+    """Return the number of pinned buffers that were changed before the device had read them."""
     return int(torch.ops.pretend.reused())

@@ -1,4 +1,4 @@
-"""Steps of two ranks with vectors on the pretend device, beside the same on the host."""
+"""Compares steps of two ranks with vectors on the pretend device and on the host."""
 
 import json
 
@@ -25,11 +25,11 @@ del CASES["muon"]  # products of matrices have other last digits there
 RANKS = 2
 SCALES = (1.0, 3.0)
 SPOILT = 3
-"""The step at which one entry of one rank is NaN, where that is asked for."""
+"""Step in which one entry of one rank is NaN if ``is_spoilt``."""
 
 
 class Rank:
-    """One rank that takes steps on the host or on a device."""
+    """One rank that makes steps on the host or on a device."""
 
     def __init__(self, options, collective, device, kernels=None):
         made = Configuration.create(**options, allow_dense=False, min_numel=1, compress_1d=True)
@@ -69,7 +69,8 @@ class Rank:
 
 
 def steps(options, device, scale, *, is_spoilt=False, averaged=None, kernels=None):
-    """Return the bits applied in some steps, and kept behind them; or why they failed."""
+    """Return the bytes of the results of six steps and of the final memories. A failed step has its
+    error text as result."""
 
     def run(collective):
         rank = Rank(options, collective, device, kernels)

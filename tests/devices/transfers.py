@@ -1,11 +1,11 @@
-"""What Triton's interpreter loads and stores, counted as a GPU would move it."""
+"""Counts the bytes that a GPU would move for the loads and stores of Triton's interpreter."""
 
 import numpy as np
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import interpreter_builder as builder
 
 SECTOR = 32
-"""Bytes that a GPU moves at once, at least."""
+"""Smallest number of bytes that a GPU moves at once."""
 FILLS = ("zero_", "fill_", "zeros", "full", "ones")
 NO_LAUNCH = (
     "empty",
@@ -19,15 +19,16 @@ NO_LAUNCH = (
     "set_",
     "copy_",
 )
-"""Operations that make memory, or another view of it; and copies between host and device."""
+"""Operations without a launch: they allocate, return a view, or copy to or from the host."""
 
 
 class Transfers(TorchDispatchMode):
-    """Counts, inside of it, the sectors of every load and store of an instruction, and launches."""
+    """While it is active, counts the sectors of every load and store, and the launches."""
 
     @classmethod
     def _should_skip_dynamo(cls):
-        """Return False: nothing here is traced, and to say so torch would load its compiler."""
+        """Return False: nothing is traced here, and torch would load its compiler to find this
+        out."""
         return False
 
     def __init__(self, *, of_torch=False):

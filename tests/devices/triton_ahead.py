@@ -1,6 +1,8 @@
-"""Compiles the device's code for GPUs that are not here, and prints what became of it.
+"""Compiles the device code for GPUs that this machine does not have, and prints properties of the
+result.
 
-``triton_ahead.py TARGET``: sm_70 to sm_100 as ``cuda:80``, AMD's as ``hip:gfx942``.
+``triton_ahead.py TARGET``, where TARGET is ``cuda:70`` to ``cuda:100`` for sm_70 to sm_100, or
+``hip:gfx942`` for AMD.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def source_of(kernel: str, dtype: str, *, looks: bool) -> ASTSource:
 
 @triton.jit
 def fused_on_purpose(values, BLOCK: triton.language.constexpr):
-    """What the search must find: by default a product and a sum are rounded once."""
+    """A kernel with a fused multiply-add, which Triton uses by default. The search must find it."""
     place = values + triton.language.arange(0, BLOCK)
     x = triton.language.load(place)
     triton.language.store(place, x * x + x)

@@ -1,8 +1,8 @@
-"""Puts the engine triton to its checks by Triton's interpreter, whose programs run in an order that
-is drawn anew at every launch.
+"""Checks the engine triton in Triton's interpreter. The programs of every launch run in a new
+random order.
 
-``triton_worker.py TASK [MUTANT]``: ``take``, ``looks``, ``assemble``,
-``default`` or ``transfers``.
+``triton_worker.py TASK [MUTANT]``, where TASK is ``take``, ``looks``, ``assemble``, ``default`` or
+``transfers``.
 """
 
 import os
@@ -34,7 +34,7 @@ rng = np.random.default_rng(11)
 
 @contextlib.contextmanager
 def shuffled():
-    """Run the programs of every launch in another order."""
+    """While the block runs, run the programs of every launch in a new random order."""
     set_dim, set_index = builder.set_grid_dim, builder.set_grid_idx
     order = []
 
@@ -64,7 +64,7 @@ def members(dtype):
 
 
 def check_take():
-    """All members of a dtype are one bucket; then one tensor alone, of many programs."""
+    """Check passes that take entries: one bucket of all vectors, then one large tensor."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
         given = list(members(dtype))
@@ -86,7 +86,7 @@ def in_one(kernels, given):
 
 
 def check_looks():
-    """Passes that take nothing, beside one that takes, in one launch."""
+    """Check passes that only compute moments, in one launch with a pass that takes entries."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
         given = [(x, *sums(x)[:1]) for x in vectors(dtype) if x.size]
@@ -121,7 +121,8 @@ def check_beside_the_reference(x, old, out, aim, taking):
 
 
 def check_assemble():
-    """Sums of overlapping lists, of several tensors at once; surplus goes back besides."""
+    """Check sums of overlapping lists for several tensors at once. The same launch returns surplus
+    entries to the residual."""
     kernels = engine.TritonKernels(reference, block=256)
     for dtype in ("float32", "float64"):
         ours, expected = [], []
@@ -156,7 +157,7 @@ def check_default():
 
 
 def count_transfers():
-    """Bytes that the device's code moves, in vectors of the tensor's size, and its launches."""
+    """Return the moved bytes in units of the tensors' size, and the number of launches."""
     numel, block = 1 << 16, 4096
     x = draw("laplace", numel, "float32")
     cut = float(np.sort(np.abs(x))[-numel // 1000])
@@ -195,7 +196,7 @@ class WithoutOrder:
 
 
 def forget_what_had_no_room():
-    """Leave the entries of a list that was too short where they are: nowhere."""
+    """Do not sort the taken entries, so that their order is that of the programs."""
     engine.device_code.order_taken = WithoutOrder()
 
 

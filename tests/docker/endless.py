@@ -1,4 +1,4 @@
-"""Run on every host of a cluster: train until something ends it; say every tenth step.
+"""Runs on every host of a cluster: trains until something ends it, and prints every tenth step.
 
 scripts/launch -H ... -- python endless.py --timeout-s 6
 """

@@ -1,5 +1,5 @@
-"""Run on every host of a cluster: every exchange gives the bits of the numpy core on all ranks,
-also behind a step that failed.
+"""Runs on every host of a cluster: checks that every exchange gives the bits of the numpy engine on
+all ranks, also after a failed step.
 
     scripts/launch -H ... -- python exchanges.py torch|tensorflow
 """

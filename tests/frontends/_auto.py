@@ -1,4 +1,4 @@
-"""``Compression.auto`` in both frameworks: nothing is lost, and all ranks take the same way."""
+"""Cases of ``Compression.auto``: no entry is lost, and all ranks choose the same candidate."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from hvd_sparse.plan.policy import WAYS
 
 hvd = fw.hvd
 SPOILED_STEP = 3
-"""The first dense one, which sends the residuals."""
+"""Number of the first dense step, which sends the residuals."""
 cases = Cases()
 
 

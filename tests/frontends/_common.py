@@ -1,4 +1,4 @@
-"""Shared by all workers, without a framework: named cases in one launch, and books of entries."""
+"""Tools of all workers without a framework: named cases, and accounts of entries (``Books``)."""
 
 import logging
 from functools import cache
@@ -9,7 +9,7 @@ from harness import launch, report
 ULP = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 SPARSE_ONLY = {"allow_dense": False, "min_numel": 1, "compress_1d": True}
-"""Every tensor that has an entry is compressed at every step."""
+"""Options with which every tensor that is not empty is compressed at every step."""
 
 
 class Cases(dict):
@@ -57,8 +57,8 @@ def caught(function, *arguments):
 
 
 def run_cases(cases, rank, meet):
-    """Run every case, which is given its own name, and report what it measured, or its error; after
-    every case, so that those before one that hangs are known."""
+    """Run all cases, and report the result or error of each. A case gets its own name. The report
+    is updated after every case, so that the earlier results are known if a case hangs."""
     results = {}
     for name, function in cases.items():
         try:
@@ -74,7 +74,7 @@ launched = cache(launch)
 
 
 def measured(outcome, case):
-    """What a case measured, by rank; fails with its errors, or where it was not reached."""
+    """Return a case's results by rank; AssertionError if a rank has an error or did not end it."""
     found = [(result or {}).get(case) for result in outcome.results]
     assert None not in found, f"{case} did not end on every rank\n{outcome.end}"
     errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if "error" in each]
@@ -89,7 +89,8 @@ def measured_of(outcome, kind):
 
 
 def check_refused(outcome, case="refused"):
-    """What was said holds the words beside it; an InvalidOption, unless they say otherwise."""
+    """Check that each error text contains the words given with it, and that it is an InvalidOption
+    unless the words name another error."""
     for result in measured(outcome, case):
         for said, words in result:
             kind = "" if words.startswith("UnsupportedInput") else "InvalidOption: "
@@ -113,10 +114,11 @@ class Heard(logging.Handler):
 
 
 class Books:
-    """Whole numbers go in as gradients; all of them must come out, or be kept back.
+    """An account of entries. Gradients are whole numbers; their sum must equal the sum of applied
+    entries and residuals.
 
-    A framework's books name the module with its tools. ``compress`` makes the compressor of the
-    parameters, ``how`` says how Horovod reduces.
+    Each framework has a subclass, whose ``fw`` is the module with its tools. ``compress`` creates
+    the compressor for the parameters; ``how`` has the options of Horovod's reduction.
     """
 
     def __init__(self, shapes, compress, **how):
@@ -167,7 +169,8 @@ class Books:
         return sum(int(np.count_nonzero(array)) for array in self.kept().values())
 
     def missing(self):
-        """By tensor: given on all ranks, and neither applied nor kept back on any."""
+        """Return, by tensor, the sum of gradients that was neither applied nor kept; it should be
+        0."""
         kept, off = self.kept(), {}
         for key, given in self.given.items():
             mine = given - kept.get(key, np.zeros(given.shape)).reshape(given.shape)

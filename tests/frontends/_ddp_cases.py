@@ -1,4 +1,4 @@
-"""What the cases of DistributedDataParallel share: models whose gradients are chosen, and tools."""
+"""Tools of the cases of DistributedDataParallel, and models with given gradients."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 Gradients = Mapping[str, np.ndarray]
 SMALL_BUCKETS = {"bucket_cap_mb": 0.002}
-"""DDP's first bucket holds all in its first pass, and the later ones a few hundred entries each."""
+"""Option for small buckets. In the first pass, DDP has one bucket with all parameters; later
+buckets have a few hundred entries each."""
 
 
 class Chosen(nn.Module):
-    """A model of zeros whose gradients are exactly those that its input names.
+    """A model of zeros, whose gradients are exactly those in its input.
 
-    transposed : the order of the parameters' entries in memory is that of the transposes
+    transposed : the entries of a parameter are in memory in the order of its transpose
     """
 
     def __init__(self, shapes, dtype, transposed=False):

@@ -1,4 +1,4 @@
-"""Density 1 trains as DistributedDataParallel without a hook does, whatever DDP is told."""
+"""Density 1: training must equal DistributedDataParallel without a hook, with all options."""
 
 import contextlib
 from functools import partial
@@ -41,9 +41,9 @@ def train(model, optimizer, *, dtype=torch.float32, passes=1, scaler=None, syncs
 
 
 def compare(name, run):
-    """How far training with the hook ends from training without.
+    """Return how far the results of training with and without the hook differ.
 
-    run : trains a model with what it is given to hook it, and returns it
+    run : function that trains a model and returns it; it gets a function that adds the hook
     """
     ends, starts, stats = [], [], {}
     for hooked in (False, True):
@@ -147,7 +147,7 @@ def momentum_met_by_its_own_results(name):
 
 
 class Branching(nn.Module):
-    """Three layers; in some steps the second has a factor of zero and the third is unused."""
+    """Three layers. In some steps, the second is multiplied by zero and the third is unused."""
 
     def __init__(self, *, is_static):
         super().__init__()
@@ -169,7 +169,7 @@ for mode in ("find_unused_parameters", "static_graph"):
 
 
 class Convolving(nn.Module):
-    """Parameters whose entries lie otherwise than their shapes say."""
+    """A model whose parameters have another memory layout than their shapes suggest."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,5 @@
-"""Laws of the hook on real ranks: bits of the core, nothing lost, nothing left by a failed step."""
+"""Laws of the hook on real ranks: the bits are those of the numpy engine, no entry is lost, and a
+failed step changes nothing."""
 
 import io
 import shutil
@@ -30,7 +31,7 @@ from hvd_sparse.ddp import register
 cases = Cases()
 OF_METHODS = [*METHODS, *BUILT]
 WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (50, 7), (8, 64)])}
-"""In buckets of half a thousand entries: several, which DDP builds anew behind its first pass."""
+"""Shapes for several buckets of about 500 entries, which DDP rebuilds after its first pass."""
 
 
 class Registering:
@@ -61,7 +62,7 @@ cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
 
 
 def drawn_for(rank, step):
-    """Gradients in eighths, whose sums are exact; of two tensors now and then none."""
+    """Return multiples of 1/8, whose sums are exact. Two tensors sometimes have no gradient."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = {key: np.round(8 * draw.laplace(size=shape)) / 8 for key, shape in WIDE.items()}
     if step % 4 == 1:

@@ -1,4 +1,4 @@
-"""Laws of gradients on a device: trainings, and what befalls them."""
+"""Laws of gradients on a device: trainings, and special events in them."""
 
 import os
 from contextlib import contextmanager, nullcontext
@@ -107,7 +107,8 @@ class Tied(nn.Module):
         self.second.weight = self.first.weight
 
     def to(self, *given, **options):
-        """Move, and tie again: a device of torch's extensions is given other parameters."""
+        """Move the module and tie its weights again, because torch replaces the parameters when it
+        moves them to an extension's device."""
         super().to(*given, **options)
         self.tie()
         return self
@@ -118,7 +119,8 @@ class Tied(nn.Module):
 
 @law
 def a_loss_scale(name, device):
-    """It is asked for once a step, as a scaler on a device is waited for."""
+    """Train with a loss scale, and count how often it is read. Once a step is enough, because
+    reading a scaler on a device waits for the device."""
     asked = []
 
     def scale():
@@ -131,16 +133,17 @@ def a_loss_scale(name, device):
 
 @law
 def a_grad_scaler(name, device):
-    """torch's own, whose scale lies on the device, and falls where a gradient is not finite."""
+    """Train with torch's scaler, whose scale is on the device and falls after NaN or Inf."""
     amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
     return train(name, device, amp=amp, spoils=(3,))
 
 
 @law
 def early_completion(name, device):
-    """As where Horovod says that it is done before its results are there, on a side stream.
+    """Train on a side stream, with a Horovod that reports completion before its results are
+    complete.
 
-    A GPU's Horovod does so only where the variable was set when it was started.
+    On a GPU, Horovod does so only if the variable was set when Horovod started.
     """
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
     try:
@@ -152,14 +155,14 @@ def early_completion(name, device):
 
 @law
 def a_side_stream(name, device):
-    """A training none of which runs on the device's default stream."""
+    """Train without using the device's default stream."""
     with side_stream(device):
         return train(name, device, hands_over=True)
 
 
 @contextmanager
 def side_stream(device):
-    """Make another stream than the default one the device's current one; the CPU has none."""
+    """While the block runs, use another current stream on the device. The CPU has no streams."""
     if device.type == "cpu":
         yield
         return
@@ -173,7 +176,7 @@ def side_stream(device):
 
 @law
 def auto_on_every_way(name, device):
-    """Sparse, dense, float16 and everything, as a script says."""
+    """Train with ``auto`` by a script: sparse, dense, float16, and steps that send everything."""
 
     def scripted(named, **options):
         compressor = Compression.auto(named, **options)
@@ -225,7 +228,7 @@ for label, options in OPTIONS.items():
 
 @law
 def local_steps(name, device):
-    """Pseudo-gradients on the device; the parameters are spread by Horovod's own broadcast."""
+    """Make local steps with pseudo-gradients on the device. Horovod broadcasts the parameters."""
     torch.manual_seed(0)
     is_carried = device != CPU and hvd.nccl_built()
     wire = {"wire": "device" if is_carried else "host"}
@@ -261,7 +264,7 @@ def local_steps(name, device):
 
 
 def take_steps(parameters, optimizer, drawn):
-    """Steps of these gradients, one step's by parameter; return what was applied, on the CPU."""
+    """Make steps with given gradients, a list for each step; return the results on the CPU."""
     applied = []
     for gradients in drawn:
         optimizer.zero_grad()
@@ -278,7 +281,7 @@ def drawn_in(steps):
 
 @law
 def a_checkpoint_to_and_from_the_cpu(name, device):
-    """The state of a compressor on the device goes on in one on the CPU, and the other way."""
+    """Load the state of a compressor on the device into one on the CPU, and the other way round."""
     found = {}
     for number, places in enumerate(((device, CPU), (CPU, device))):
         state, applied = None, []
@@ -300,7 +303,7 @@ def a_checkpoint_to_and_from_the_cpu(name, device):
 
 @law
 def a_gradient_in_another_layout(name, device):
-    """channels_last."""
+    """Reduce a gradient in the memory format channels_last."""
     weight = torch.arange(8 * 4 * 3 * 3.0).view(8, 4, 3, 3).to(device)
     parameters = {"w": nn.Parameter(weight.contiguous(memory_format=torch.channels_last))}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name, min_numel=1)
@@ -314,7 +317,7 @@ def a_gradient_in_another_layout(name, device):
 
 @law
 def gradients_of_one_buffer(name, device):
-    """Gradients are parts of one tensor, which the program keeps; two passes add up to a step."""
+    """Use gradients that are parts of the program's own tensor; two passes are added in a step."""
     shapes = {"a": (30, 20), "b": (9, 7), "c": (6, 5, 4)}
     parameters = {
         key: nn.Parameter(torch.zeros(shape, device=device)) for key, shape in shapes.items()

@@ -1,8 +1,9 @@
-"""Runs on the CPU and on a device, beside each other: what the cases of gradients there share.
+"""Tools for cases that compare runs on the CPU with runs on a device.
 
-There are two wires: messages through the host, and by Horovod's operations on the device.
-``HVD_SPARSE_TEST_DEVICE=cuda`` takes a GPU, or one a rank, for ``scripts/gpu-check``;
-``HVD_SPARSE_TEST_ENGINE`` an engine for it. Horovod is started when this is imported.
+There are two wires: messages are sent from the host's memory, or by Horovod's operations on the
+device. ``HVD_SPARSE_TEST_DEVICE=cuda`` selects a GPU (one for each rank, if there are several), for
+``scripts/gpu-check``; ``HVD_SPARSE_TEST_ENGINE`` selects its engine. Importing this module starts
+Horovod.
 """
 
 import os
@@ -48,10 +49,10 @@ def engine_on(device):
 
 
 def home(device):
-    """Where a model computes its gradients, and the engine that they meet there.
+    """Return the device on which a model computes its gradients, and the options for the engine.
 
-    A GPU rounds a model's own gradients differently than the CPU, so that there a run on the CPU
-    is one whose gradients are copied to it.
+    A GPU rounds a model's own gradients differently than the CPU. So with a GPU, a run "on the CPU"
+    computes gradients on the GPU, too, and copies them to the host.
     """
     if device == CPU and not is_pretend:
         return DEVICE, {"engine": "numpy"}
@@ -69,7 +70,7 @@ late, reused, waited = (
 
 
 def on_both(run):
-    """Make a case of a function that is run on the CPU, and on the device with both wires."""
+    """Return a case that runs a function on the CPU, and on the device with both wires."""
 
     def case(name):
         late(False)
@@ -90,18 +91,18 @@ def on_both(run):
 
 
 def can_carry():
-    """Tell whether Horovod has NCCL."""
+    """Return whether Horovod can reduce tensors of the device, by NCCL or on the pretend device."""
     return is_pretend or bool(hvd.nccl_built())
 
 
 def device_wire():
-    """Let Horovod carry the device's tensors: it does so by itself where it has NCCL."""
+    """While the block runs, Horovod reduces tensors of the device, as it does with NCCL."""
     return carried.carrying() if is_pretend else nullcontext()
 
 
 @contextmanager
 def without_nccl():
-    """Let Horovod say that it has no NCCL, as its builds for CPUs do."""
+    """While the block runs, Horovod reports that it was built without NCCL."""
     own, hvd.nccl_built = hvd.nccl_built, lambda: False
     try:
         yield

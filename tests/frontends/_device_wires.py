@@ -1,4 +1,5 @@
-"""What Horovod is given on a device, by which wire, and whether a broken engine is found out."""
+"""Cases of the tensors that Horovod gets on a device, of both wires, and of broken engines, which
+must be detected."""
 
 import os
 
@@ -49,7 +50,7 @@ def refusals(name):
 
 
 def lengths(name):
-    """What Horovod is given from step to step, and what the padding costs."""
+    """Return the shapes that Horovod gets in each step, and the bytes of padding."""
     parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
     shapes, messages = [], set()
     with carried.carrying():
@@ -71,7 +72,8 @@ def lengths(name):
 
 
 def streams(name):
-    """Whether messages arrive as they were sent where a result is late, and a wait is left out."""
+    """Return whether messages arrive unchanged if results are late, with the correct wire and with
+    two that leave out a wait."""
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
     late(True)
     found = {}
@@ -90,7 +92,7 @@ def streams(name):
 
 
 class Elsewhere(HorovodDeviceCollective):
-    """Submits on another stream than it has uploaded on."""
+    """A broken wire, which submits messages on another stream than the one of the upload."""
 
     def allgather(self, array, name):
         own, self._stream = self._stream, torch.Stream(DEVICE)
@@ -110,7 +112,7 @@ class Elsewhere(HorovodDeviceCollective):
 
 
 class Impatient(HorovodDeviceCollective):
-    """Fetches what Horovod says is done, and does not wait for the default stream."""
+    """A broken wire, which reads a result without waiting for the default stream."""
 
     def _fetch(self, *given):
         catch_up, horovod_torch.catch_up = horovod_torch.catch_up, nothing
@@ -127,7 +129,7 @@ if is_pretend:
 
 @cases
 def collectives(name):
-    """All three, in a process set of this rank alone and in that of all; of no entries, too."""
+    """Run all three collectives in process sets of one and of all ranks, also without entries."""
     found = {}
     alone = [each for each in process_sets if each.included()]
     if not can_carry():
@@ -163,7 +165,7 @@ def given_to(wire, name):
 
 
 def survives(mutant):
-    """Make a case of a broken engine: tell whether the device still gives the CPU's bits."""
+    """Return a case that tells whether a broken engine still gives the bits of the CPU."""
 
     def case(name):
         run = method("topk")

@@ -1,6 +1,7 @@
-"""An elastic run whose workers die in mid-step: what is checked, whatever the framework.
+"""Checks of an elastic run whose workers die during a step, for all frameworks.
 
-The elastic state keeps the books: what was given and applied, and what workers owe or took along.
+The elastic state contains the accounts: the gradients, the applied entries, the residuals of the
+workers, and the residuals of workers that died.
 """
 
 import os
@@ -39,7 +40,8 @@ def residual_of(residuals):
 
 
 def note_reset(books, here):
-    """After the state is synchronized: the ranks owe what the survivors among them owed."""
+    """Return the accounts after the state is synchronized. ``off`` gets the difference between the
+    sum of the new residuals and that of the surviving workers' residuals."""
     owed = {worker: residual / len(here) for worker, residual in here}
     kept, died = np.zeros(NUMEL), np.zeros(NUMEL)
     for worker, owed_before in books["owed"].items():
@@ -77,11 +79,11 @@ def conclude(books):
 
 
 class Killer:
-    """Kills workers of a full world in mid-step, every few steps, each rank in turn; notes it in a
-    folder.
+    """Kills workers during a step, every few steps and each rank in turn, when all ranks are
+    present. Kills are recorded in a folder.
 
-    ``done`` is to be asked on one rank and told to the others: between two ranks' questions a third
-    may have died.
+    Only one rank may read ``done`` and must tell the others, because a worker could die between the
+    readings of two ranks.
     """
 
     steps_a_commit = 1
@@ -109,8 +111,8 @@ class Killer:
 
 
 class Until:
-    """Ends a run on a cluster when a file appears there, whatever befalls its hosts before; commits
-    every third step, so that a fault takes steps back."""
+    """Ends a run on a cluster when a file appears there. Hosts may fail before. Every third step is
+    committed, so a failure undoes some steps."""
 
     steps_a_commit = 3
 
@@ -127,7 +129,7 @@ class Until:
         return bool(done)
 
     def visit(self, done, rank, size, step):
-        """Nobody is killed."""
+        """Do nothing, because no worker is killed."""
 
     def check(self, books):
         assert max(books["off"]) < 1e-6 * books["given"], f"a reset lost what is owed: {books}"

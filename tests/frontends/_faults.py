@@ -1,4 +1,5 @@
-"""Faults in both frameworks are errors of ours on every rank; a case's first word is its kind."""
+"""Faults in both frameworks that must raise an error of this package on every rank. The first word
+of a case's name is its kind."""
 
 import itertools
 from functools import partial
@@ -12,7 +13,7 @@ from hvd_sparse.selectors.topk import TopK
 
 hvd, last_rank = fw.hvd, fw.last_rank
 SHAPES = {"first": (6,), "wide": (8, 6), "deep": (6, 3), "last": (3,)}
-"""The first one's gradient comes last."""
+"""Shapes of the variables. The gradient of the first variable comes last."""
 OTHERS = {"first": (7,), "wide": (8, 7), "deep": (7, 3), "last": (3,)}
 cases = Cases()
 
@@ -72,7 +73,8 @@ def difference_by_a_layer(name):
 
 @cases
 def difference_of_shapes_and_names_by_default(name):
-    """Names come from the shapes then, so that the collectives' names differ as well."""
+    """By default, the compressor's name depends on the shapes, so the names of the collectives
+    differ, too."""
     return one_step(name, OTHERS if last_rank() else SHAPES, name=None)
 
 
@@ -90,10 +92,10 @@ def difference_of_steps(name):
 
 
 def unknown(name, *, keys, on_all, later=False, **how):
-    """Variables were replaced after the compressor had been given them: same names, same shapes,
-    not the same.
+    """The program has replaced variables of the compressor by others with the same names and
+    shapes.
 
-    later : a trace that was made for registered variables runs for others
+    later : the graph is traced with the compressor's variables and then runs with others
     """
     variables, copies = fw.make_variables(SHAPES), fw.make_variables(SHAPES)
     strange = {key: copies[key] for key in keys if on_all or last_rank()}

@@ -1,4 +1,4 @@
-"""The framework that a worker's first argument names, for cases that are the same in both."""
+"""The framework named by a worker's first argument, for cases that both frameworks share."""
 
 import importlib
 import os

@@ -1,4 +1,4 @@
-"""What Keras 2 has alone: tapes, slices, legacy optimizers, and what is said of optimizers."""
+"""Cases that only Keras 2 has: tapes, slices, legacy optimizers, and messages about optimizers."""
 
 import tempfile
 from functools import partial
@@ -97,7 +97,7 @@ def saved(name):
 
 @cases
 def exported(name):
-    """A training with and without a SavedModel after its first epoch."""
+    """Compare a training that saves a SavedModel after its first epoch with one that does not."""
     ends, is_same = [], False
     for exports in (False, True):
         model = make_built_model()
@@ -159,8 +159,8 @@ def moments_that_horovod_leaves(name):
 
 
 def wrapped_again(name, *, make, **options):
-    """How far training ends from dense where Horovod wraps the optimizer once more, which makes
-    another copy, with other variables, and that copy trains at another learning rate."""
+    """Return how far training differs from dense training if Horovod wraps the optimizer a second
+    time. This makes another copy with other variables, which trains at another learning rate."""
     ends = []
     for is_handed in (False, True):
         model, optimizer, compression = make_built_model(), make(), hvd.Compression.none
@@ -184,8 +184,9 @@ cases["again_adam"] = partial(wrapped_again, make=adam, min_numel=10**6)
 
 @cases
 def resumed_by_a_new_counter(name):
-    """How far a run in which each step has two batches ends from one that goes on with a new model
-    and the compressor's state alone, so that the optimizer counts from zero again."""
+    """Return how far a run with two batches in each step differs from one that is continued with a
+    new model and only the compressor's state. In the continued run, the optimizer counts steps from
+    zero again."""
     weights, state, ends = None, None, []
     for is_resumed in (False, True):
         model, optimizer = make_built_model(), adam()
@@ -209,8 +210,9 @@ def resumed_by_a_new_counter(name):
 
 @cases
 def mixed_precision(name):
-    """How far SGD moves the weights where ``compile`` makes the scaler of the loss, and how far
-    from that it ends if the compressor computes its updates. The second batch of a rank has Inf."""
+    """Return how far SGD changes the weights if ``compile`` creates the loss scaler, and how
+    much the result differs if the compressor computes the updates. The second batch of one rank
+    has Inf."""
     keras.mixed_precision.set_global_policy("mixed_float16")
     ends = []
     try:

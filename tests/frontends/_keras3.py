@@ -1,4 +1,4 @@
-"""What Keras 3 has alone: our own wrapper, callbacks and states in the place of Horovod's."""
+"""Cases that only Keras 3 has: our own wrapper, callbacks and states in place of Horovod's."""
 
 import tempfile
 import warnings

@@ -17,7 +17,8 @@ RATE = 0.05
 
 
 def make_model(seed=1):
-    """Unbuilt, and the same in every run; tangents, as rectifiers make exact zeros."""
+    """Return a model that is not built yet. It is the same in every run, and uses tanh, because
+    ReLU would give gradients that are exactly zero."""
     first = _dense(5, seed, name="first", activation="tanh")
     return keras.Sequential([first, _dense(3, seed + 1, name="second")])
 
@@ -82,11 +83,10 @@ def train_by_hand(
     passes=1,
     momenta=None,
 ):
-    """Train as ``fit`` of Keras 3 does, with gradients that are reduced one by one; return the
-    weights.
+    """Train like ``fit`` of Keras 3, but reduce gradients one by one; return the weights.
 
-    passes : batches whose gradients are averaged before
-    momenta : the optimizer's from some batches on
+    passes : number of batches whose gradients are averaged before a step momenta : new momenta of
+    the optimizer, by the number of the batch
     """
     inputs, targets = data_of_rank()
     model.build((None, FEATURES))

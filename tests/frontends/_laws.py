@@ -1,4 +1,4 @@
-"""In both frameworks: groups of Horovod's make no difference, and steps go dense."""
+"""Laws: Horovod's groups do not change results, and steps are dense at high densities."""
 
 from _common import SPARSE_ONLY, Cases
 from _framework import NAME, fw
@@ -32,7 +32,7 @@ def groups_make_no_difference(name):
 
 
 def high_density_goes_dense(name):
-    """At density 0.5 entries are no fewer bytes than everything, from two ranks on."""
+    """At density 0.5, sparse messages would not have fewer bytes, so all steps must be dense."""
     books = books_of(name, density=0.5, allow_dense=True)
     for step in range(3):
         books.take_step(books.gradients(step))

@@ -1,4 +1,4 @@
-"""Cases of every method and exchange, their gradients, and the bits that the numpy core makes."""
+"""Cases of every method and exchange, their gradients, and the numpy engine's results."""
 
 import hashlib
 
@@ -33,7 +33,7 @@ METHODS = {
     "topk": {"density": 0.1},
 }
 OVER_GROUPS = ("mgs",)
-"""Methods that select from all tensors of a group at once."""
+"""Methods that select once from all tensors of a group."""
 
 _TOPK = {"id": "topk", "density": 0.1}
 
@@ -106,7 +106,7 @@ STAYING = {
     "muon": _topk(memory="muon_correction"),
     "constant": _topk(schedule={"id": "constant", "value": 0.1}),
 }
-"""Options of ``Compression.build`` for parts that no method's case leaves on the device."""
+"""Options of ``Compression.build`` for parts that no named method runs on the device."""
 
 OPTIONS_ON_DEVICES = {
     "rollback": False,
@@ -119,9 +119,9 @@ OPTIONS_ON_DEVICES = {
 }
 
 NAN_STEP, BEYOND_STEP = FAILING_STEPS = 3, 5
-"""Of exchanges: one rank has NaN; all have numbers, whose sum is none."""
+"""Failing steps: one rank has NaN; all gradients are finite, but their sum is not."""
 IN_A_GROUP = "_in_a_group"
-"""What a case's name ends with where Horovod's groups hand all tensors over together."""
+"""End of the names of cases in which all tensors are in one of Horovod's groups."""
 _ALL_ABOVE = {"id": "fixed_threshold", "threshold": 0.5, "max_density": 1.0}
 
 EXCHANGES = {
@@ -161,19 +161,21 @@ EXCHANGES |= {
 }
 """Options of ``Compression.build``."""
 ONLY_GROUPED = ("over_selecting_over_the_group",)
-"""Those that TensorFlow cannot run otherwise; in PyTorch tensors are together anyway."""
+"""Cases that TensorFlow runs only with groups; in PyTorch, tensors share a bucket anyway."""
 GROUPED = ("over_allgather", "over_shared_index", "over_oktopk", "over_hierarchical", *ONLY_GROUPED)
-"""Those that also run so: every kind of collective, in exchanges of one phase and of several."""
+"""Cases that also run with groups: all kinds of collectives, one phase and several."""
 
 
 def gradients_of(rank, step):
-    """A rank's float64 gradients of a step, in eighths, which even bfloat16 holds exactly."""
+    """Return a rank's float64 gradients: multiples of 1/8, which even bfloat16 represents
+    exactly."""
     draw = np.random.RandomState(1000 * step + rank)
     return [np.clip(np.round(8 * draw.laplace(size=shape)), -120, 120) / 8 for shape in SHAPES]
 
 
 def uneven_gradients_of(rank, step):
-    """Whole numbers; 0, 1, k and 2k of them are not zero, at places that overlap between ranks."""
+    """Return gradients of whole numbers. 0, 1, k or 2k of them are not zero, and the indices of
+    different ranks overlap."""
     draw = np.random.RandomState(1000 * step + rank)
     gradients = []
     for shape in SHAPES:
@@ -216,8 +218,9 @@ def compressor_of(compression, case, params, **options):
 
 
 def simulated(compressor, draw, rank, size, *, steps, buckets, average):
-    """What a rank is to apply and to keep, and what all ranks lose: the numpy core with a
-    compressor's configuration, in a world of threads on every rank, which waits for no other."""
+    """Return the results and residuals that a rank should have, and what all ranks lose. The numpy
+    engine computes them with the compressor's configuration. Every rank simulates all ranks by
+    threads, so it does not wait for others."""
     specs = compressor.step.specs
 
     def script(collective):

@@ -1,4 +1,4 @@
-"""Few cases in which every two choices meet."""
+"""A small set of cases in which every pair of choices occurs."""
 
 import itertools
 import random
@@ -18,8 +18,8 @@ def all_pairs(factors):
 
 
 def covering_cases(factors, attempts=60):
-    """Cases that hold every pair, the same on all ranks: each next one starts from a pair that is
-    missing and is the best of a number of random completions."""
+    """Return cases that contain every pair of choices; they are the same on all ranks. Each case
+    begins with a missing pair, and the best of ``attempts`` random completions is taken."""
     draw = random.Random(0)
     missing = all_pairs(factors)
     cases = []

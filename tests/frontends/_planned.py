@@ -1,4 +1,5 @@
-"""``groups="planned"``: all ranks adopt one plan at one step, and no bit of any gradient tells."""
+"""Cases of ``groups="planned"``: all ranks adopt the same plan at the same step, and the plan
+changes no bit of any gradient."""
 
 from dataclasses import asdict
 
@@ -23,7 +24,8 @@ SHAPES = {
     "bias": (7,),
 }
 ADOPTED_AT = WARMUP + STEPS + (NAME == "tensorflow")
-"""The step's number; in TensorFlow there is nothing to begin before the first gradient."""
+"""Number of the step that adopts the plan. In TensorFlow it is one more, because a step cannot
+begin before its first gradient."""
 NAN_AT, LOADED_AT, MISSING_AT, REJOINED_AT = 3, 4, 6, ADOPTED_AT + 3
 TAKEN = REJOINED_AT + ADOPTED_AT + 2 if NAME == "torch" else ADOPTED_AT + 4
 cases = Cases()
@@ -65,7 +67,8 @@ def groups_of(compressor):
 
 
 def befallen(run, step):
-    """In PyTorch NaN, a missing gradient, a loaded state and a new world befall the steps."""
+    """Return the gradients of a step. In PyTorch, there are also a NaN, a missing gradient, a
+    loaded state and a new world."""
     gradients = run.gradients(step)
     if NAME == "torch":
         if step == LOADED_AT:
@@ -139,7 +142,7 @@ def groups_are_given_and_planned_again(name):
 
 
 WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
-"""Windows of two steps, and any difference between two of them is a departure."""
+"""Windows of two steps. Any difference between two windows counts as a change of the times."""
 
 
 def planned_merged_layers(name):

@@ -1,4 +1,4 @@
-"""``Compression.auto`` in TensorFlow alone: tapes, Keras, and what it refuses."""
+"""Cases of ``Compression.auto`` that only TensorFlow has: tapes, Keras, and refusals."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def auto_gradients_are_horovods_on_every_way(name):
 
 @AUTO
 def auto_of_two_tapes_in_one_function(name):
-    """One compressor, and no order between the tapes but the program's."""
+    """Two tapes use one compressor, and only the order of the program orders them."""
     variables = variables_of(((30, 20), (20, 30)))
     compressor = Compression.auto(
         variables, density=0.05, name=name, codec="index_value", **SPARSE_ONLY
@@ -78,7 +78,8 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name, process_set):
 
 
 def train(name, groups=None):
-    """How far a model is trained by ``fit``, and how many of the script's steps are left."""
+    """Train a model by ``fit``; return a digest of its weights, the losses, and the number of steps
+    that are left in the script."""
     model = make_built_model()
     compressor = Compression.auto(
         model, density=0.1, name=name, min_numel=10, codec="index_value", allow_dense=False

@@ -1,4 +1,4 @@
-"""TensorFlow for cases of both frameworks; ``_torch_cases`` has the same names."""
+"""Tools of TensorFlow for cases of both frameworks. ``_torch_cases`` has the same names."""
 
 import sys
 import warnings
@@ -68,7 +68,7 @@ def tape_gradients(loss, variables, compression, **options):
 
 
 def linear_loss(variables, coefficients):
-    """A loss whose gradients are exactly the coefficients."""
+    """Return a function that computes a loss whose gradients are exactly the coefficients."""
     pairs = [(v, c) for v, c in zip(variables, coefficients) if c is not None]
     return lambda: tf.add_n(
         [tf.cast(tf.reduce_sum(tf.cast(c, v.dtype) * v), tf.float64) for v, c in pairs]
@@ -88,9 +88,10 @@ def params_of(variables):
 
 
 class Reducer:
-    """Gradients in, as arrays by name, and reduced ones out; a name without one has none.
+    """Reduces gradients, which are passed and returned as arrays by name. If a name is missing, its
+    variable has no gradient.
 
-    groups : Horovod's, as a number or as lists of variables or their names
+    groups : Horovod's groups, as a number or as lists of variables or of their names
     """
 
     def __init__(self, compressor, variables, *, as_function=True, **how):
@@ -117,7 +118,7 @@ class Reducer:
         return {key: np.asarray(array) for key, array in reduced if array is not None}
 
     def forget(self):
-        """A step that failed leaves nothing behind in Horovod's tape."""
+        """Do nothing, because a failed step leaves nothing in Horovod's tape."""
 
 
 class Books(_common.Books):
@@ -130,7 +131,8 @@ def step_of(compressor, variables, **how):
 
 
 def later_step_of(compressor, variables, ours=None, **how):
-    """A step behind a good one, in which the carrier shows what the handshake has not seen."""
+    """Make a good step, and return a function that makes the next one. The handshake does not check
+    this step, so only the carrier can show a difference."""
     step_of(compressor, variables, **ours or {})()
     return step_of(compressor, variables, **how)
 

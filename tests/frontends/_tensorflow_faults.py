@@ -1,4 +1,4 @@
-"""Faults of TensorFlow's programs alone: gradients that come late, or belong to no variable."""
+"""Faults of TensorFlow alone: gradients that come late, or belong to no variable."""
 
 import threading
 
@@ -14,11 +14,10 @@ cases = Cases()
 
 @cases
 def late_gradient_on_one_rank(name):
-    """When the first tensor fails, another's gradient is not there yet on one rank, and is on the
-    others.
+    """When the first tensor fails, the gradient of another one is ready on all ranks but one.
 
-    That rank then does nothing until the others have their error, so that nothing it does later can
-    help them out.
+    This rank then does nothing until the others have raised their error, so nothing that it does
+    later can help them.
     """
     early, late = variables_of([(4, 3), (3, 5)])
     # One rank is slow on purpose, which only a hang may turn into an error.

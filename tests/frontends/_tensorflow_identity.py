@@ -1,4 +1,4 @@
-"""Gradients that say whose they are, where they could be taken for one another."""
+"""Cases in which gradients could be confused. A gradient's values identify its variable."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from _tensorflow_cases import Compression, hvd, linear_loss, tape_gradients, var
 
 IDENTITY = Cases()
 SHAPES = ((4, 3), (3,), (4, 3), (3,))
-"""Twins: two of each shape, so that a mistaken identity has somewhere to go."""
+"""Two variables of each shape, so that their gradients could be confused."""
 
 
 def dense(params, name, **options):
@@ -15,14 +15,14 @@ def dense(params, name, **options):
 
 
 def telling(variables, first=1):
-    """Coefficients of a linear loss: first + i for the i-th variable, times rank + 1."""
+    """Return coefficients of a linear loss: (first + i) * (rank + 1) for the i-th variable."""
     return [
         tf.fill(v.shape, float((first + i) * (hvd.rank() + 1))) for i, v in enumerate(variables)
     ]
 
 
 def swapped(gradients, first=1):
-    """Positions of the gradients that are not their variables' average."""
+    """Return the positions of the gradients that differ from the average of their variable."""
     mean_rank = sum(range(1, hvd.size() + 1)) / hvd.size()
     wanted = [(first + i) * mean_rank for i in range(len(gradients))]
     return [

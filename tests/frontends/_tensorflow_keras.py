@@ -1,4 +1,4 @@
-"""Law 3 through Keras ``fit``, beside dense Horovod; and whose gradient it is."""
+"""Law 3 with Keras' ``fit``, compared with dense Horovod, and the identity of gradients."""
 
 from functools import cache, partial
 
@@ -173,7 +173,7 @@ def keras_optimizer_with_a_local_layer(name):
 
 @IDENTITY_IN_KERAS
 def mixed_float16_policy(name):
-    """Weights may end some roundings of float16 apart: the scaled loss itself differs by one."""
+    """Weights may differ by some roundings of float16, because the scaled loss differs by one."""
     compared = CompareFits(tolerance=2e-3)
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     try:

@@ -1,4 +1,4 @@
-"""A timeline, and names of groups in traces."""
+"""Cases of a timeline, and of the names of groups in traces."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Settings in which density 1.0 must equal dense Horovod; the place is a choice like the others."""
+"""Settings in which density 1.0 must equal dense Horovod. One choice is ranks and controller."""
 
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -18,7 +18,7 @@ PLACES = (
     Place(3, "mpi", "one_left_out"),
     Place(4, "mpi", "one_left_out"),
 )
-"""One rank is no place: there Horovod never calls a compressor."""
+"""Places. One rank is not among them, because Horovod never calls a compressor there."""
 
 COMMON = {
     "place": PLACES,

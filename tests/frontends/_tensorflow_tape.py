@@ -1,4 +1,4 @@
-"""Law 3 through ``DistributedGradientTape``, beside dense Horovod."""
+"""Law 3 with ``DistributedGradientTape``, compared with dense Horovod."""
 
 import numpy as np
 import tensorflow as tf
@@ -100,7 +100,8 @@ def _gradient_function(network, setting, compression, process_set):
 
 
 def _reference(network, setting, own, process_set):
-    """What dense Horovod gives; for 16 bits, which it sums coarsely, the sum by hand."""
+    """Return the results of dense Horovod. For 16 bits, which Horovod sums with large rounding
+    errors, the sum is computed here."""
     if setting.dtype in ("float32", "float64"):
         return list(_gradient_function(network, setting, hvd.Compression.none, process_set)(own))
     reduced = []

@@ -1,4 +1,4 @@
-"""Tools of the workers with PyTorch, with Horovod and without."""
+"""Tools of the workers with PyTorch, for programs with and without Horovod."""
 
 import hashlib
 
@@ -19,5 +19,5 @@ def digest_of(tensors):
 
 
 def give_gradients(gradients):
-    """Make a backward pass after which each parameter's gradient is exactly the one chosen."""
+    """Make a backward pass after which each parameter has exactly the given gradient."""
     sum((parameter * gradient).sum() for parameter, gradient in gradients.items()).backward()

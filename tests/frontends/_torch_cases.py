@@ -1,4 +1,4 @@
-"""PyTorch for cases of both frameworks; ``_tensorflow_cases`` has the same names."""
+"""Tools of PyTorch for cases of both frameworks. ``_tensorflow_cases`` has the same names."""
 
 import sys
 
@@ -14,7 +14,7 @@ from hvd_sparse.torch import Compression, LocalSteps
 __all__ = ["Compression", "LocalSteps", "digest_of", "flat_parameters", "give_gradients", "hvd"]
 
 COMPRESSES_1D = False
-"""In cases of faults: vectors go dense beside matrices that do not."""
+"""``compress_1d`` in cases of faults: vectors are sent dense, and matrices are compressed."""
 
 
 def begin(ranks=0):
@@ -56,7 +56,7 @@ def params_of(variables):
 
 
 def optimizer_without_motion(parameters, compression, **options):
-    """Horovod's optimizer, of which only the reduced gradients matter, under the case's name."""
+    """Return Horovod's optimizer with learning rate 0, for cases that need only the gradients."""
     named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
     return hvd.DistributedOptimizer(
@@ -65,9 +65,9 @@ def optimizer_without_motion(parameters, compression, **options):
 
 
 class Reducer:
-    """Gradients in, as arrays by name, and reduced ones out.
+    """Reduces gradients, which are passed and returned as arrays by name.
 
-    groups : Horovod's, as a number or as lists of names
+    groups : Horovod's groups, as a number or as lists of names
     """
 
     def __init__(self, compressor, variables, *, as_function=True, groups=None, **how):
@@ -89,7 +89,7 @@ class Reducer:
 
 
 def forget_step(optimizer):
-    """Make Horovod's optimizer ready for a new step, once its old allreduces are done."""
+    """Wait for a failed step's allreduces, and make Horovod's optimizer ready for a new step."""
     for handle, _ in optimizer._handles.values():
         hvd.synchronize(handle)
     optimizer.load_state_dict(optimizer.state_dict())
@@ -105,7 +105,8 @@ def step_of(compressor, variables, **how):
 
 
 def later_step_of(compressor, variables, ours=None, **how):
-    """A step by ``hvd.allreduce``, where the carrier alone shows what Horovod does."""
+    """Return a function that makes a step by ``hvd.allreduce``, which only the carrier can
+    check."""
 
     def take():
         give_gradients({v: torch.randn(v.shape) for v in variables.values()})

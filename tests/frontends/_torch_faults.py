@@ -1,4 +1,4 @@
-"""PyTorch's faults: gradients changed before ``synchronize``, and compressors of one rank alone."""
+"""Faults of PyTorch alone: changes before ``synchronize``, and compressors of one rank."""
 
 from functools import partial
 
@@ -25,13 +25,15 @@ WIDTH = 6
 
 
 def small_model():
-    """The same on every rank; its first parameters, whose gradients come last, are vectors."""
+    """Return the same model on every rank. Its first parameters, with the last gradients, are
+    1-D."""
     torch.manual_seed(9)
     return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
 def optimize(model, compression, name):
-    """Horovod's optimizer; names of its own keep cases from meeting there."""
+    """Return Horovod's optimizer. The name of the case is part of the parameters' names, so that
+    cases do not share collectives."""
     named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
     return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression)
@@ -114,7 +116,7 @@ def difference_of_compressors(name):
 
 @cases
 def outlived_by_its_optimizer(name):
-    """Horovod's hooks of it are still on the parameters when they are given to another."""
+    """Another optimizer gets parameters that still have the hooks of an earlier one."""
     model = small_model()
     compressor = compress(model.named_parameters(), name=name)
     forgotten = optimize(model, compressor, name)
@@ -216,7 +218,7 @@ def frozen_parameters(name):
 
 @cases
 def a_step_is_given_up(name):
-    """The loss scale falls after gradients that were handed over and never asked for again."""
+    """The loss scale falls after a step whose gradients were compressed but not requested."""
     scales = [8.0, 2.0]
     model = make_variables({"early": (8, 9), "late": (8, 9)})
     compressor = compress(params_of(model), name=name, density=1.0, grad_scaler=lambda: scales[0])

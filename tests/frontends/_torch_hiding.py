@@ -1,4 +1,4 @@
-"""``density="hiding"``: all ranks adopt the same densities at one step, and nothing is lost."""
+"""``density="hiding"``: all ranks adopt the same densities at one step; no entry is lost."""
 
 import copy
 import time

@@ -1,4 +1,5 @@
-"""PyTorch's parameters: added later, zeroed in place, and gradients that say whose they are."""
+"""Laws with PyTorch: parameters that are added later or set to zero in place, and gradients whose
+values tell to which parameter they belong."""
 
 import gc
 import random
@@ -51,9 +52,8 @@ def parameters_added_later(name):
 
 @cases
 def gradients_of_equal_shapes(name):
-    """At density 1.0, with hooks in another order on every rank and step, of which a third is
-    missing: every reduced gradient must be its parameter's.
-    """
+    """Compare every reduced gradient with that of its parameter, at density 1.0. The order of hooks
+    differs between ranks and steps, and a third of the gradients is missing."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
     compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)
     optimizer = optimizer_without_motion(parameters, compressor, op=hvd.Sum)
@@ -101,7 +101,8 @@ def gradients_zeroed_in_place(name):
 
 
 def living_tensors():
-    """The fewest of twenty counts: Horovod's thread lets go of a message a little late."""
+    """Return the number of tensors in memory, the smallest of twenty counts, because Horovod's
+    thread releases a message a little late."""
     counts = []
     for _ in range(20):
         gc.collect()

@@ -1,4 +1,4 @@
-"""Training programs that are built differently, with everything sent beside dense: law 3."""
+"""Law 3 for different training programs: with all entries sent, they train as with dense."""
 
 import itertools
 from functools import partial
@@ -24,18 +24,20 @@ def descent(model):
 def compare(
     name, program, *, make=descent, method="ldte_bs", hands_over=False, how=None, **options
 ):
-    """How far apart a program's models end with the compressor and with dense gradients, also in
-    units of the way.
+    """Return how far the results of a program with the compressor and with dense gradients differ,
+    also relative to how far training moves the weights.
 
-    program : is given what wraps a model's optimizer, and returns the model
-    how : options of Horovod's optimizer
+    program : function that gets a wrapper for a model's optimizer, and returns the model how :
+    options of Horovod's optimizer
     """
     ends, starts, stats = [], [], []
     for is_ours in (False, True):
         compressors = []
 
         def wrap(model, label="model", compression=None, of=None, **more):
-            """``compression`` is another optimizer's; ``of`` is all that it compresses."""
+            """Return Horovod's optimizer for a model. With ``compression``, it shares the
+            compressor of another optimizer; ``of`` contains all parameters that a new compressor
+            gets."""
             optimizer, called = make(model), label and f"{name}.{label}"
             if compression is None and is_ours:  # noqa: B023
                 chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}

@@ -1,4 +1,4 @@
-"""Law 3: at density 1.0 training equals dense Horovod, whatever two choices meet."""
+"""Law 3: at density 1.0 training equals dense Horovod, for every pair of choices."""
 
 import copy
 from types import SimpleNamespace
@@ -31,7 +31,8 @@ FACTORS = {
 class Setting(SimpleNamespace):
     @property
     def is_refused_by_horovod(self):
-        """Horovod reduces neither bfloat16 nor tensors that are not contiguous."""
+        """Whether Horovod refuses the case: it reduces neither bfloat16 nor non-contiguous
+        tensors."""
         return self.dtype == "bfloat16" or self.layout != "contiguous"
 
     def __str__(self):
@@ -39,9 +40,10 @@ class Setting(SimpleNamespace):
 
 
 class Network(nn.Module):
-    """Convolution, matrices, a scalar, an empty tensor, and a branch that only some steps take.
+    """A network with a convolution, matrices, a scalar, an empty tensor, and a branch that only
+    some steps use.
 
-    Hyperbolic tangents, as rectifiers make gradients with exact zeros.
+    It uses tanh, because ReLU would give gradients that are exactly zero.
     """
 
     def __init__(self, layout="contiguous"):

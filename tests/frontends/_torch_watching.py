@@ -1,4 +1,4 @@
-"""Watching changes no bit, and messages are under way while gradients are computed."""
+"""Watching a run changes no bit, and messages are sent while gradients are computed."""
 
 import os
 import tempfile

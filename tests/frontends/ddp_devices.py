@@ -1,8 +1,8 @@
-"""Worker, under torchrun: DistributedDataParallel's gradients on the pretend device, beside the
-same on the CPU; without Horovod.
+"""Worker, under torchrun and without Horovod: compares DistributedDataParallel with gradients on
+the pretend device and on the CPU.
 
-``ddp_devices.py [alone]``: ``alone`` has a process group that takes tensors of the device only, as
-NCCL's.
+``ddp_devices.py [alone]``: with ``alone``, the process group accepts only tensors of the device,
+like NCCL's.
 """
 
 import sys
@@ -25,7 +25,7 @@ NAME = "carried"
 
 
 class Carried(dist.ProcessGroup):
-    """Gloo beside it does the work."""
+    """A process group for the pretend device, which copies tensors to the host and uses Gloo."""
 
     def __init__(self, store, rank, size, timeout):
         super().__init__(rank, size)
@@ -70,8 +70,8 @@ class Carried(dist.ProcessGroup):
         return self._carry([output, given], exchange)
 
     alltoall_base = all_to_all_single
-    """What torch calls it up to 2.12.  Under one name only, the call goes by C++, and comes back
-    with a work that never says that it is completed."""
+    """The name of ``all_to_all_single`` up to torch 2.12. With only one of the two names, torch
+    calls C++ code whose result never reports that it is completed."""
 
     def barrier(self, opts=None):
         return self._own.barrier(opts)

@@ -1,4 +1,4 @@
-"""Worker, under torchrun: FSDP2's hook, and an end with a collective under way."""
+"""Worker, under torchrun: FSDP2's hook, and the end of a process while a collective is running."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 import hvd_sparse.ddp
 
 ENTRIES = 1_000_000
-"""Of the last collective: it travels for some milliseconds."""
+"""Number of entries of the last collective, which takes some milliseconds."""
 
 
 def handed(shape, names):

@@ -14,7 +14,7 @@ from hvd_sparse.ddp import register
 
 
 def absent_rank(results):
-    """Rank 1 runs no backward pass, and the others say so by name; nothing meets behind it."""
+    """Rank 1 runs no backward pass, and the others' error must name it. No case can follow."""
     model = _ddp_laws.chosen(_ddp_laws.WIDE)
     register(model, "topk", density=0.1, name="absent_rank", timeout_s=slow(8.0))
     if dist.get_rank() != 1:

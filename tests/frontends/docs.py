@@ -1,4 +1,4 @@
-"""Worker: the documentation's blocks for a framework, and two steps. Argument: the framework."""
+"""Worker: runs the documentation's blocks, and two steps each. Argument: the framework."""
 
 import warnings
 from functools import partial

@@ -1,8 +1,8 @@
 """Worker of an elastic run.
 
-Arguments: "torch", "tensorflow" or "keras3", how many workers to kill, and a folder to note it in;
-"device" lets PyTorch's gradients lie on the pretend device, and Horovod carry them there.  On a
-cluster of containers: "torch", "until", and a file.
+Arguments: "torch", "tensorflow" or "keras3", the number of workers to kill, and a folder in which
+kills are recorded. With "device", PyTorch's gradients are on the pretend device, and Horovod
+reduces them there. On a cluster of containers: "torch", "until", and a file.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Worker: faults that must end in an error on every rank. Arguments: the framework, ranks."""
+"""Worker: faults that must raise an error on every rank. Arguments: the framework, ranks."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Worker: something happens to the last rank in mid-training.  Arguments: the framework, what."""
+"""Worker: a fault of the last rank during training. Arguments: the framework, and the fault."""
 
 import ctypes
 import itertools
@@ -42,7 +42,7 @@ def crashes():
 
 
 def locked():
-    """Python's lock is held, as by a regular expression or a sort; Horovod's thread goes on."""
+    """Hold Python's lock, like a regular expression or a sort. Horovod's thread continues."""
     ctypes.PyDLL(None).sleep(int(FOR_EVER_S))
 
 
@@ -53,12 +53,12 @@ FAULTS = {f.__name__: f for f in (stopped, asleep, locked, throws, killed, crash
 
 
 def locked_a_while(processes):
-    """On the last rank: for longer than the limit, and not for twice as long."""
+    """Hold Python's lock for longer than the time limit, but for less than twice the limit."""
     ctypes.PyDLL(None).usleep(int(1.5e6 * TIMEOUT_S))
 
 
 def suspended(processes):
-    """All ranks are stopped for twice the limit, while the others wait for the last one."""
+    """Suspend all ranks for twice the time limit, while the others wait for the last rank."""
     numbers = " ".join(map(str, processes))
     stopped = f"kill -STOP {numbers}; sleep {2 * TIMEOUT_S}; kill -CONT {numbers}"
     subprocess.Popen(["sh", "-c", f"sleep {TIMEOUT_S / 3}; {stopped}"])
@@ -70,7 +70,8 @@ PASSING = {f.__name__: f for f in (locked_a_while, suspended)}
 
 
 def train(step, fault, steps):
-    """Good steps on every rank; then the fault on one, and so many steps or endless ones on all."""
+    """Make good steps on every rank, then the fault on the last one, then ``steps`` further steps
+    (or endless ones) on all."""
     for _ in range(GOOD_STEPS):
         step()
     if fw.last_rank():

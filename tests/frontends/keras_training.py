@@ -1,4 +1,5 @@
-"""Worker: Keras optimizers that are handed over. Arguments: "tensorflow" or "keras3", and ranks."""
+"""Worker: Keras optimizers that are passed to the compressor. Arguments: "tensorflow" or "keras3",
+and the number of ranks."""
 
 import sys
 import tempfile
@@ -65,11 +66,12 @@ def handed_over(
     around=lambda optimizer: optimizer,
     **options,
 ):
-    """How far training with the memory in the optimizer's place ends from the optimizer itself.
+    """Return how far training in which the memory replaces the optimizer differs from training with
+    the optimizer itself.
 
-    passes : batches that are added up; in Keras 2 each counts in the optimizer's steps
-    is_mean : Horovod divides their sum by their number, after the reduction
-    around : wraps the optimizer that is handed over
+    passes : number of batches that are added up; in Keras 2, each counts as a step of the optimizer
+    is_mean : Horovod divides the sum by the number of batches, after the reduction around :
+    function that wraps the optimizer
     """
     start, model, plain = (make_built_model() for _ in range(3))
     handed = make(gradient_accumulation_steps=passes) if IS_3 and passes > 1 else make()
@@ -145,8 +147,9 @@ def by_checkpoint(model, optimizer, plain):
 
 
 def moments(name, *, make, save=by_checkpoint, **options):
-    """How far training ends from dense where an optimizer has moments when it is handed over, where
-    all of its variables are set to zero, and where plain Keras goes on from what was saved."""
+    """Return how far training differs from dense training in three cases: the optimizer already has
+    moments when the compressor gets it; all its variables are set to zero; and plain Keras
+    continues from a saved state."""
     ends = []
     for is_handed in (False, True):
         model, optimizer, plain = make_built_model(), make(), make()

@@ -1,4 +1,4 @@
-"""Worker: ranks that train by themselves and exchange every few steps.  Argument: the framework."""
+"""Worker: local steps, between which ranks exchange. Argument: the framework."""
 
 import copy
 from functools import partial

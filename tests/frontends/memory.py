@@ -1,5 +1,4 @@
-"""Worker: the memory of a compressor, as the kernel counts this process's; Linux.  Argument: the
-framework."""
+"""Worker: measures a compressor's memory by Linux' process data. Argument: the framework."""
 
 import gc
 from functools import partial
@@ -8,12 +7,12 @@ from pathlib import Path
 from _framework import NAME, fw
 
 SHAPE = (1024, 4096)
-"""One tensor, so large that all else is small beside it."""
+"""Shape of the only tensor, which is so large that all other memory is small in comparison."""
 GRADIENT_BYTES = 4 * SHAPE[0] * SHAPE[1]
 DENSITY = 1e-5
-"""41 entries: next to nothing."""
+"""Density of 41 sent entries, whose memory is negligible."""
 STEPS, MEASURED = 8, 3
-"""The last so many steps are looked at, when thresholds have settled."""
+"""Number of steps, and of the last steps, which are measured when thresholds hardly change."""
 HALF = {"memory": {"id": "error_feedback", "residual": "bfloat16"}, "rollback": False}
 CASES = {
     "topk_without_rollback": ("topk", {"rollback": False}),
@@ -21,7 +20,7 @@ CASES = {
     "ldte_bs_without_rollback": ("ldte_bs", {"rollback": False}),
     "topk_with_half_a_residual": ("topk", HALF),
 }
-"""Selector and options."""
+"""Selectors and options of the cases."""
 
 
 def status(field):
@@ -32,7 +31,7 @@ def status(field):
 
 
 def peak_of(work):
-    """How much more memory was resident at some moment of ``work`` than before it."""
+    """Return by how many bytes the peak of resident memory during ``work`` exceeds the start."""
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
     work()
@@ -40,7 +39,8 @@ def peak_of(work):
 
 
 def measure(name, selector, options, shape=SHAPE, **layout):
-    """In gradients: what is kept between steps, and the most that a step needs besides."""
+    """Return the memory that is kept between steps, and the additional peak of a step, both in
+    units of the gradient's size."""
     gc.collect()
     params, step_with, settle = (of_torch if NAME == "torch" else of_tensorflow)(shape, **layout)
     for _ in range(2):  # the framework's own copies of what it was given are made, and gone
@@ -62,11 +62,12 @@ def measure(name, selector, options, shape=SHAPE, **layout):
 
 
 def of_torch(shape, is_contiguous=True):
-    """Parameters, what makes a step of a compressor, and what makes the next gradient."""
+    """Return the parameters, a function that returns a compressor's step, and a function that
+    prepares the next gradient."""
     import torch
 
     class Give(torch.autograd.Function):
-        """A loss whose gradient is a given tensor, and that makes no other."""
+        """A loss whose gradient is a given tensor. Its backward pass allocates no memory."""
 
         @staticmethod
         def forward(ctx, parameter, gradient):
@@ -104,7 +105,7 @@ def of_tensorflow(shape):
 
     @tf.custom_gradient
     def loss(_):
-        """Its gradient is a given variable's own memory."""
+        """Return a loss whose gradient is the memory of a given variable."""
         return tf.zeros([]), lambda upstream: gradient.value()
 
     def step_with(compressor):

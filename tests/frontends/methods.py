@@ -1,4 +1,4 @@
-"""Worker: every method and exchange, beside the numpy core. Argument: the framework."""
+"""Worker: compares every method and exchange with the numpy engine. Argument: the framework."""
 
 from functools import partial
 
@@ -31,7 +31,8 @@ hvd = fw.hvd
 
 
 def made(name, groups, **how):
-    """A case's compressor, what reduces gradients in rank order of the tensors, and its buckets."""
+    """Return the compressor of a case, its reducer, and its buckets. ``reduce.of`` reduces a list
+    of gradients in the order of the tensors."""
     variables = fw.make_variables({f"t{i}": shape for i, shape in enumerate(SHAPES)})
     params, case = fw.params_of(variables), name.removesuffix(IN_A_GROUP)
     compressor = compressor_of(fw.Compression, case, params, name=name, **SPARSE_ONLY)

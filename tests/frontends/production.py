@@ -1,4 +1,4 @@
-"""Worker: loss scaling and checkpoints. Arguments: the framework, what, and a folder."""
+"""Worker: loss scaling and checkpoints. Arguments: framework, kind of cases, and a folder."""
 
 import sys
 from functools import partial

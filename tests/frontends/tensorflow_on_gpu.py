@@ -1,8 +1,9 @@
-"""Worker, under horovodrun: TensorFlow's gradients on a GPU, and where our operations ran.
+"""Worker, under horovodrun: TensorFlow with gradients on a GPU, and the devices on which our
+operations ran.
 
-Reports the bits of what was applied beside the CPU's, and by operation of ours the devices that ran
-it. Nothing where TensorFlow finds no GPU; ``HVD_SPARSE_TEST_DEVICE=cpu`` lets the CPU stand for
-one, to see that it works.
+Reports the bits of the results with the GPU and with the CPU, and for each of our operations the
+devices that ran it. Reports nothing if TensorFlow finds no GPU. With
+``HVD_SPARSE_TEST_DEVICE=cpu``, the CPU stands for the GPU, to test this program.
 """
 
 import hashlib

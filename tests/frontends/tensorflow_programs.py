@@ -1,4 +1,4 @@
-"""Worker: programs with models that their first batch builds."""
+"""Worker: programs whose models are built by their first batch."""
 
 import sys
 
@@ -90,9 +90,9 @@ for _kind, _make in MODELS.items():
 
 
 def fitted(name, *, callback=LogMetrics, **options):
-    """A model that ``fit`` has built and trained, its compressor, and what was logged.
+    """Return a model that ``fit`` has built and trained, its compressor, and the logged values.
 
-    callback : or its class, which takes the compressor
+    callback : a callback, or its class, whose constructor gets the compressor
     """
     model, optimizer = sequential(), keras.optimizers.SGD(RATE)
     chosen = {"density": 0.5, "name": name, "allow_dense": False, **options}

@@ -1,7 +1,7 @@
 """Worker for one rank: input that is refused.
 
-Argument: "2" or "3", the version of Keras, or "graphs" for a program that has left TensorFlow 2's
-eager execution.
+Argument: "2" or "3" for the version of Keras, or "graphs" for a program that does not use
+TensorFlow 2's eager execution.
 """
 
 import os
@@ -53,7 +53,8 @@ def used_with(params, method=Compression.topk, **options):
 
 
 def in_a_trace(compression_of):
-    """What Horovod's tape makes of a compression in a traced function; it may be made there."""
+    """Return the error of Horovod's tape in a traced function, in which ``compression_of`` may
+    create the compressor."""
 
     def train():
         variables = [weight()]
@@ -92,7 +93,7 @@ def asked_too_early(model):
 
 
 class EmptyModule(tf.Module):
-    """Without variables until it is called, and with no error of its own."""
+    """A module that has no variables before it is called, and that raises no error of its own."""
 
 
 ACCEPTED = "nothing was raised"

@@ -1,5 +1,6 @@
-"""Worker: laws, whose gradient is it, ``auto``, plans, and density 1.0 in this place's settings.
-Arguments: the framework, ranks, controller; and cases, unless all of this place are to run."""
+"""Worker: laws, identity of gradients, ``auto``, plans, and density 1.0 in the settings of this
+place (ranks and controller). Arguments: the framework, the number of ranks, the controller, and
+names of cases; without names, all cases of this place run."""
 
 import sys
 from functools import partial

@@ -1,6 +1,7 @@
-"""Worker, under mpirun: gradients on the pretend device, beside the same on the CPU.
+"""Worker, under mpirun: compares gradients on the pretend device with the same on the CPU.
 
-``_device_runs`` says how, and what the environment may ask for.  "set": two ranks of three train.
+``_device_runs`` describes the environment variables. With the argument "set", two of three ranks
+train.
 """
 
 import _device_laws  # its laws are cases

@@ -1,4 +1,4 @@
-"""Worker: optimizers that are handed over, beside the same on dense gradients."""
+"""Worker: compares optimizers passed to the compressor with the same on dense gradients."""
 
 import copy
 import gc
@@ -79,7 +79,8 @@ def train(model, optimizer, steps=EVERY, schedule=None):
 
 
 def scheduled(wrap):
-    """Along a rate that is 0 for a step; Horovod spreads a state by a step of zero gradients."""
+    """Train with a schedule whose learning rate is 0 in one step. Horovod broadcasts the
+    optimizer's state, for which it makes a step with zero gradients."""
     model = network()
     wrapped = wrap(model)
     if hasattr(wrapped._compression, "stats"):
@@ -178,8 +179,8 @@ def in_a_set_of_one_rank(name):
 
 @cases
 def resumed_by_rank_0(name):
-    """A resume in which every rank loads its compressor's state, and the optimizer's comes to the
-    others from rank 0, or every rank loads it, too."""
+    """Resume a training in two ways. Every rank loads its compressor's state. The optimizer's state
+    is loaded by every rank, or only by rank 0, which broadcasts it."""
     saved, digests = None, []
     for how in ("begun", "all", "rank 0"):
         model = network()
@@ -222,10 +223,13 @@ def cycle_momentum(optimizer, step):
 
 
 def moved_over(name, *, make, comes_back=True, **options):
-    """Training that goes from the optimizer itself to a compressor and back, the state by way of
-    rank 0, beside training by the optimizer itself; momentum changes with every step.
+    """Compare training that changes from the optimizer itself to a compressor and back with
+    training by the optimizer itself. The state is passed on by rank 0, and the momentum changes at
+    every step.
 
-    What is compressed has moments of rank 0's own gradients, and does not come back the same."""
+    Compressed tensors have the moments of rank 0's own gradients, so their state does not return
+    unchanged.
+    """
 
     def part(way, steps, begun, *, hands_over):
         model, place = network(), f"{name}.{way}"

@@ -1,9 +1,9 @@
-"""Worker, under horovodrun: how long a gather on the device takes while the program's work is
-queued there.
+"""Worker, under horovodrun: measures how long an allgather on the device takes while work of the
+program is queued there.
 
-Horovod allocates gathered results on the default stream, and waits for what is queued on it.
-Reports seconds by where the work is queued: nowhere, on the default stream, on one of the
-program's own. A pretend device queues no work: there the three are alike.
+Horovod allocates the results on the default stream, and waits for the work that is queued on it.
+Reports the seconds by the stream of the queued work: none, the default stream, or one of the
+program's own. The pretend device does not queue work, so there the three times are nearly equal.
 """
 
 import time

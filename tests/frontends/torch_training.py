@@ -1,4 +1,4 @@
-"""Worker: training by Horovod's optimizer. Arguments: the framework, and the number of ranks."""
+"""Worker: training with Horovod's optimizer. Arguments: the framework, and the number of ranks."""
 
 import os
 import sys

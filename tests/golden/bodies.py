@@ -1,8 +1,8 @@
-"""The bodies of all codecs, read by plain Python, an entry at a time: shares no code with the
-package.
+"""Reads the bodies of all codecs in plain Python, one entry after the other, and shares no code
+with the package.
 
-Every reader gets (value letter, value format, numel, count, body) and gives (indices, values).  It
-reads what a rank writes: that other bytes are refused is the package's to show.
+Every reader gets (value letter, value format, numel, count, body) and returns (indices, values).
+Readers expect valid bytes. That invalid bytes are refused is tested elsewhere, with the package.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def gaps(count: int, numel: int, data: bytes) -> tuple[int, ...]:
 
 
 def modulus(miss: float) -> tuple[int, bool]:
-    """(b, whether three times 2^b) by the chance that an entry is not sent."""
+    """Return (b, whether the modulus is 3 * 2^b), from the probability that an entry is unsent."""
     if miss < 0.618034:
         return 0, False
     shift = 0

@@ -1,4 +1,4 @@
-"""The content of a golden payload, by its manifest."""
+"""Contents of the golden payloads, from their manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def codec_of(entry: dict[str, Any]) -> Any:
 
 
 def selection_of(content: dict[str, Any]) -> Selection:
-    """Values are written in hexadecimal, which is exact."""
+    """Return the selection of a payload, whose values are in hexadecimal, which is exact."""
     values = [float.fromhex(value) for value in content["values"]]
     return Selection(
         np.array(content["indices"], np.uint32),

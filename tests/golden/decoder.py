@@ -1,4 +1,4 @@
-"""A second reader of frames and messages in plain Python, from the documented layout alone."""
+"""A second reader of frames and messages in plain Python, from the documented layout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Message:
-    """One rank's message: frames by the position of their tensor, or an error in words."""
+    """One rank's message: frames by the position of their tensor, or an error text."""
 
     rank: int
     step: int

@@ -1,9 +1,9 @@
-"""Inside a cluster of three namespaces: the documentation's commands for several hosts, as a user
-types them on host1; what came of them in JSON.
+"""Runs the documentation's commands for several hosts on host1 of a cluster of three namespaces, as
+a user would, and prints the results as JSON.
 
-Those for SLURM get the variables that its batch system sets in a job of three nodes, by which Open
-MPI finds the hosts and ranks as it does there, and the names that ``scontrol`` would tell; SLURM
-itself does not run, and ssh starts what srun would.
+The commands for SLURM get the variables that SLURM sets in a job of three nodes. From these, Open
+MPI finds hosts and ranks. They also get the host names that ``scontrol`` would print. SLURM itself
+does not run; ssh starts the programs that srun would start.
 """
 
 import json

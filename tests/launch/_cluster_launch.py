@@ -1,4 +1,4 @@
-"""Launches by Gloo and MPI on a cluster of three namespaces; their outcomes as JSON."""
+"""Launches programs by Gloo and MPI on a cluster of three namespaces; prints JSON."""
 
 import json
 import os

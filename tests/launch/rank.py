@@ -1,4 +1,4 @@
-"""What the launched ranks run: say where this is, average something, and fail where told to."""
+"""Program of the launched ranks: prints its host, averages a tensor, and fails on request."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Run a script on a cluster of network namespaces, where the machine lets us make one."""
+"""Runs a script on a cluster of network namespaces, if the machine permits to create one."""
 
 import functools
 import os

@@ -1,4 +1,5 @@
-"""Inside: lay three hosts, shape their links, and print what the probe and the counters say."""
+"""Runs in namespaces: creates three hosts, limits the rate of their links, and prints the results
+of the probe and the counters."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Counting passes over arrays by page faults: compiles ``page_trap.c`` and joins it to numpy."""
+"""Counts passes over arrays by page faults. Compiles ``page_trap.c`` and connects it with numpy."""
 
 import ctypes
 import resource
@@ -10,7 +10,7 @@ from harness import LIMIT_S
 SOURCE = Path(__file__).with_name("page_trap.c")
 PAGE = 4096
 THP_DISABLE = 41
-"""``PR_SET_THP_DISABLE``: no huge pages, so that fresh memory is counted in small ones."""
+"""``PR_SET_THP_DISABLE``: without huge pages, new memory is counted in small pages."""
 
 
 def compile_trap(folder):
@@ -32,9 +32,9 @@ def compile_trap(folder):
 
 
 class PageTrap:
-    """Watches arrays; the last one made is the one that works.
+    """Counts the passes over given arrays. Only the ``PageTrap`` that was created last works.
 
-    ``passes(work)`` gives, for every array, how often all of its pages were read and how often they
+    ``passes(work)`` returns for every array how often all its pages were read, and how often they
     were written.
     """
 
@@ -62,7 +62,7 @@ class PageTrap:
 
 
 def fresh_bytes(work):
-    """Memory that ``work`` touches for the first time, by the kernel's count of page faults."""
+    """Return the bytes that ``work`` touches for the first time, from the kernel's page faults."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     work()
     return PAGE * (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)

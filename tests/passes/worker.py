@@ -1,5 +1,6 @@
-"""Worker: how often a step of one tensor goes over gradient and residual, and how much fresh memory
-it takes; step by step, for every case and every mutant of the engine, as JSON.
+"""Worker: counts how often a step of one tensor reads and writes gradient and residual, and how
+much new memory it uses. Prints the counts of each step as JSON, for every case and every mutant of
+the engine.
 
     python worker.py LIBRARY '"numba"'      or an engine with options, as JSON
 """
@@ -21,10 +22,11 @@ from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
 NUMEL, DENSITY = 1_100_000, 4e-5
-"""So few entries that the pages which they are in do not add up to a pass; arrays so large that the
-kernels write past the caches."""
+"""The density is so low that the pages with sent entries are far fewer than those of a pass. The
+arrays are so large that the kernels use non-temporal stores."""
 WARM, MEASURED = 30, 4
-"""Steps: until the aim has settled, and looked at, of which every other one with the trap."""
+"""Number of steps before the measurement, until thresholds hardly change, and of measured steps.
+Every other measured step runs with the trap."""
 SECOND = "second "
 CASES = {
     f"{selector}, rollback={rollback}": (selector, rollback)

@@ -1,4 +1,4 @@
-"""Worker of the soak: FOLDER FIRST_STEP STEPS STEPS_BETWEEN_CHECKS TOTAL_STEPS."""
+"""Worker of the soak test. Arguments: FOLDER FIRST_STEP STEPS STEPS_BETWEEN_CHECKS TOTAL_STEPS."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Compressors without a framework: around a numpy session, and of which the options are noted."""
+"""Compressors without a framework: one with a numpy session, one that stores its options."""
 
 import inspect
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def making():
 
 
 class Made(Methods):
-    """What a method was given."""
+    """Named methods that return an object with the arguments that they got."""
 
     @classmethod
     def _create(cls, params, configuration, process_set, grad_scaler):
@@ -60,6 +60,6 @@ class Made(Methods):
 
 
 def required(method):
-    """The options that a method cannot do without, and values."""
+    """Return the required options of a method, with values."""
     parameters = inspect.signature(getattr(Made, method)).parameters.values()
     return {p.name: 0.1 for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}

@@ -1,4 +1,4 @@
-"""What several files of unit tests start."""
+"""Fixtures that several files of unit tests share."""
 
 import pytest
 from compressors import making

@@ -1,4 +1,4 @@
-"""Groups of tensors from which one selection is made: how the tests configure and train them."""
+"""Configurations and trainings for tests of a single selection from a group of tensors."""
 
 import cases
 import numpy as np
@@ -30,8 +30,8 @@ def configure(case=None, density=0.05, **options):
 def train(
     configuration, ranks=3, plans=(), steps=8, absent=ABSENT, draw=worlds.integers, specs=SPECS
 ):
-    """By rank: what was given, applied (not averaged) and is kept, the report, and all bits of the
-    memories."""
+    """Train, and return by rank: the gradients, the results (sums), the residuals, the report, and
+    all bytes of the memories."""
 
     def script(collective):
         session = Session(configuration, specs, collective, average=False)
@@ -66,7 +66,7 @@ def bits(outcomes):
 
 
 def lost(outcomes):
-    """By tensor: what was given to all ranks and was neither applied nor kept."""
+    """Return by tensor the sum of gradients that was neither applied nor kept; it should be 0."""
     balance = {}
     for spec in SPECS:
         given = sum(

@@ -1,4 +1,4 @@
-"""Three small tensors in two buckets, and a session for them: what the tests of steps share."""
+"""Three small tensors in two buckets, and sessions for them, which the tests of steps share."""
 
 import numpy as np
 import worlds
@@ -28,7 +28,7 @@ def measured_step(session, given):
 
 
 def assert_conserved(steps):
-    """Law 1 over all ranks, exact for small whole numbers."""
+    """Check law 1 over all ranks, which is exact for small whole numbers."""
     for key in steps[0][0]:
         accumulated = sum(before[key] for before, _, _ in steps)
         average = steps[0][1][key].astype(np.float64).reshape(-1)

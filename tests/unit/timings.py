@@ -1,4 +1,4 @@
-"""What ranks could have measured in their first steps, and steps in which they measure."""
+"""Times that ranks could have measured in their first steps, and runs of a policy with them."""
 
 import worlds
 
@@ -32,7 +32,7 @@ def measure(policy, keys, rank):
 
 
 def adopted(make, keys, ranks, outcomes):
-    """By rank: the step at which a policy adopts something, and that."""
+    """Return by rank the step at which a policy adopts a plan or densities, and these."""
 
     def script(collective):
         policy, good = make(), False

@@ -1,1 +1,1 @@
-"""Checks of what only a GPU can show: the work of ``scripts/gpu-check``."""
+"""The checks of ``scripts/gpu-check``, which need a GPU."""

@@ -1,4 +1,4 @@
-"""Checks on a machine with a GPU: the work of ``scripts/gpu-check``."""
+"""Runs the checks of ``scripts/gpu-check`` on a machine with a GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def horovod(options: argparse.Namespace) -> Result:
 
 
 def main(arguments: list[str]) -> int:
-    """Return 0 if all that was run passed, 1 if something failed, 3 if there is no GPU."""
+    """Return the exit code: 0 if all checks that ran passed, 1 if a check failed, 3 if there is no
+    GPU."""
     parser = argparse.ArgumentParser(prog="scripts/gpu-check", description=__doc__)
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "results" / "gpu.md")
     parser.add_argument("--build", action="store_true", help="build Horovod with NCCL")

@@ -1,4 +1,5 @@
-"""The Horovod that ``scripts/gpu-check`` runs with: whether it has NCCL, and one that has."""
+"""The Horovod of ``scripts/gpu-check``: finds out whether the installed one has NCCL, and otherwise
+builds one that has."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from devices.gpu_check.page import Result
 ROOT = Path(__file__).resolve().parents[3]
 NAME = "Horovod with NCCL"
 LIMIT_S = 5400
-"""Seconds for a build: it downloads 3 GB, and compiles for minutes."""
+"""Time limit of a build in seconds. A build downloads 3 GB and compiles for minutes."""
 
 
 def sees_gpu() -> bool:
@@ -65,4 +66,4 @@ def tools(python: str) -> Tools:
 
 
 PYTHON = "python:"
-"""What the line of ``scripts/cuda-build`` begins with that names its Python."""
+"""Beginning of the line in which ``scripts/cuda-build`` prints its Python."""

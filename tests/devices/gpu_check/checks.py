@@ -1,4 +1,4 @@
-"""The checks of ``scripts/gpu-check``: each is a list of results, by the name that it has there."""
+"""The checks of ``scripts/gpu-check`` by name. Each returns a list of results."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ ON_A_GPU = {"HVD_SPARSE_TEST_DEVICE": "cuda"}
 STALL = "the stall in Horovod's AllocateOutput"
 PLACEMENT = "TensorFlow's placement on a GPU"
 WIRES = {"found": "messages through the host", "carried": "messages over NCCL"}
-"""What the laws report by each wire, and its name."""
+"""Keys under which the laws report the results with each wire, and the names of the wires."""
 NO_NCCL = "Horovod has no NCCL"
 NO_TENSORFLOW = "Horovod was built without TensorFlow"
 NO_GPU = "TensorFlow finds no GPU: one built for this CUDA does, in an environment of its own"
 IGNORED = ("ways", "waits", "wire", "in_backward", "because")
-"""Of a case: what differs between the devices as it must."""
+"""Keys of a case whose values differ between the devices by design."""
 OTHER_DIGITS = {"muon": {"applied"}}
-"""Results, by case, whose last digits a device has otherwise: it multiplies matrices in bfloat16;
-they are the same on all ranks."""
+"""Results, by case, whose last digits differ on a device, because it multiplies matrices in
+bfloat16. They are the same on all ranks."""
 REFUSED = "engine 'triton' works on vectors on a GPU"
-"""What a compressor says, rightly, that copies all gradients to the host."""
+"""Correct error of a compressor that copies all gradients to the host."""
 NEVER_REFUSED = ("ldte_bs", "topk", "dgc", "training")
-"""Cases whose gradients stay on the device."""
+"""Cases whose gradients stay on the device, so that this error would be wrong."""
 HELD_UP = 0.5
-"""The part of the queued work's time from which on a gather counts as held up by it."""
+"""Fraction of the queued work's time. If a gather takes longer, it has waited for this work."""
 
 
 def run(command: list[str], limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -79,7 +79,7 @@ def on_ranks(worker: str, limit_s: float, **environment: str) -> tuple[list[Any]
 
 
 def check_laws(name: str, engine: str, early: str) -> list[Result]:
-    """Put PyTorch's laws to gradients on the GPU, on two ranks, by both wires."""
+    """Check the laws with PyTorch for gradients on the GPU, on two ranks and with both wires."""
     environment = {
         **ON_A_GPU,
         "HVD_SPARSE_TEST_ENGINE": engine,
@@ -104,7 +104,8 @@ def check_laws(name: str, engine: str, early: str) -> list[Result]:
 
 
 def judge(case: str, outcome: dict[str, Any], wire: str) -> str | None:
-    """Return what is wrong with a case; nothing where it is right, None where it was not run."""
+    """Return a text that describes what is wrong with a case, an empty text if it is right, or None
+    if it was not run."""
     if "measured" not in outcome:
         error = outcome.get("error", "nothing came of it")
         is_right = REFUSED in error and case not in NEVER_REFUSED

@@ -1,4 +1,4 @@
-"""``cub::DeviceTopK`` beside the times of ``scripts/gpu-check``, compiled by the machine's nvcc."""
+"""``cub::DeviceTopK``, compiled by the machine's nvcc: a baseline of ``scripts/gpu-check``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build(folder: Path, architecture: str = "native") -> tuple[Result, Path | No
 
 
 class CubTopK:
-    """The largest magnitudes of one tensor, again and again."""
+    """Selects the largest magnitudes of one tensor; can be called repeatedly."""
 
     def __init__(self, library: str, entries: torch.Tensor, count: int) -> None:
         function = ctypes.CDLL(library).largest_magnitudes

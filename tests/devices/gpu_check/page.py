@@ -10,12 +10,12 @@ from benchmarks._page import made_with, markdown_table
 from benchmarks._page import write as write_page
 
 Lines = list[dict[str, float]]
-"""Times in milliseconds by name, a row a size and density."""
+"""Times in milliseconds by name, with a row for each size and density."""
 PLACE = ("entries", "density")
 
 
 class Result(NamedTuple):
-    """What became of one check."""
+    """Result of one check."""
 
     name: str
     verdict: str
@@ -64,7 +64,7 @@ def _cells(times: dict[str, float]) -> list[str]:
 
 
 def _told(result: Result) -> str:
-    """Return a result's words if they are one line; of others, the last one of what failed."""
+    """Return a result's text if it is one line; otherwise the last line of a failure."""
     lines = [line for line in result.words.splitlines() if line.strip()] or [""]
     is_short = len(lines) == 1 or result.verdict == "FAILED"
     return lines[-1][:200].replace("|", "/") if is_short and not lines[-1].startswith("[{") else ""
