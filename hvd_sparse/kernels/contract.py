@@ -127,7 +127,8 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the entries that reach the threshold. Non-zeros reach 0."""
+        """Return statistics of the entries that reach the threshold. All non-zeros reach a
+        threshold of 0."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]

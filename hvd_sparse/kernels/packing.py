@@ -100,7 +100,7 @@ def planes_of(shift: int) -> list[int]:
 
 
 class Packers:
-    """The kernels of the codecs in numpy."""
+    """The codecs' kernels, written in numpy."""
 
     def count_blocks(self, indices: np.ndarray, numel: int, bits: int = BLOCK_BITS) -> np.ndarray:
         """Return the number of indices in each block of 2^bits entries (bits <= 16), as int64."""

@@ -36,7 +36,7 @@ class ValuedSchedule(Schedule):
     Parameters
     ----------
     value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
-        density. In a schedule given as a mapping, the method's density is the default
+        density. A ``schedule`` mapping without "value" uses the method's density
     """
 
     value: Density

@@ -23,7 +23,7 @@ class LearningRate(ValuedSchedule):
     Parameters
     ----------
     value : mean density of the run, in (0, 1], or a rule that gives every tensor its mean density.
-        In a schedule given as a mapping, the method's density is the default
+        A ``schedule`` mapping without "value" uses the method's density
     steps : how often the run calls the learning-rate scheduler: the number of steps, or of epochs
         if a PyTorch scheduler is stepped once per epoch.  The mean rate is computed with a copy of
         the scheduler (``scheduler=``), or from the Keras schedule.  None if the mean is not known
@@ -32,8 +32,8 @@ class LearningRate(ValuedSchedule):
     Notes
     -----
     Without a scheduler, or with one that follows a metric, the mean is not known before the run.
-    The density of a step is then value * rate / first rate, at most ``value``, so the run sends
-    fewer bytes than at a density of ``value``.
+    The density of a step is then value * rate / first rate, at most ``value``. So the run sends
+    fewer bytes than at a density of ``value`` if the rate falls below the first one.
 
     ``RankMismatch`` is raised if ranks have different rates.
 

@@ -271,8 +271,8 @@ class Step(Receiver):
     def poison(
         self, error: Exception, key: str, dtype: np.dtype | type
     ) -> tuple[np.ndarray, Ticket]:
-        """Return a carrier that reports an error about an unregistered tensor's gradient, and a
-        ticket."""
+        """Return a carrier and a ticket for the gradient of an unregistered tensor. The carrier's
+        flag reports the failure to the other ranks; the ticket keeps ``error`` for this rank."""
         layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
         # Pass no position, because the step must not count this tensor among its tensors.
         run = self.transactions.open_run(None)

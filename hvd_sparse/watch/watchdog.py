@@ -112,7 +112,7 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Restart the ledger for a world with these endpoints, one of which is this rank's."""
+        """Restart the ledger, and take the other ranks' endpoints from those of all ranks."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 

@@ -133,7 +133,8 @@ class Results:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
-        """Before a tensor's next step, undo its last step if the program discarded the result."""
+        """Before a tensor's next step, check whether the program discarded the last result. If so,
+        warn once, and with ``rollback`` undo the last step."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
