@@ -50,7 +50,6 @@ class Context(NamedTuple):
     rng : random number generator for this seed, tensor and step, or a function that creates it
     gradient : the vector that was added to the residual: the gradient, or a memory's direction
     miss : the aim of this step, if its candidates could not be used
-    reached : number of candidates, if the kernels read the list of candidates instead of the vector
     kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
         candidates come from several vectors
     """
@@ -63,7 +62,6 @@ class Context(NamedTuple):
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
     miss: Miss | None = None
-    reached: int | None = None
     kept: np.ndarray | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
@@ -76,9 +74,7 @@ class Context(NamedTuple):
     def margin_for(self, needed: int) -> Memo:
         """Return the memo for the next step, for selectors whose memo is the margin of their aim
         (see ``_aim``). ``needed`` is the number of candidates that would have been enough."""
-        if self.miss is not None:
-            return steer(self.memo, self.miss.count, needed)
-        return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
+        return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
         """Return the entries that reach the previous threshold (None if none or more than ``most``
@@ -124,8 +120,6 @@ class Selector:
         ranks select the same entries
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
-    asks_kernels : ``find`` reads the vector only through kernels, so that they can read a list of
-        its largest entries instead (``kernels.listed``)
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the selector; empty if the copy is not needed
     """
@@ -142,7 +136,6 @@ class Selector:
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
     changes_values: ClassVar[bool] = False
-    asks_kernels: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def select(

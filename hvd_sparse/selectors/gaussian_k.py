@@ -1,18 +1,13 @@
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_choice
-from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.listed import count_to
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
-from hvd_sparse.types import Memo
 
 
 @SELECTORS.register("gaussian_k")
@@ -42,10 +37,8 @@ class GaussianK(DensitySelector):
     one-sided quantile selects about twice as many entries as the density asks for, because entries
     of both signs reach the threshold.
 
-    Cost: on the host, one pass for the mean and the standard deviation, one per round, and one to
-    take the entries. On an accelerator, in nearly every step, the pass that adds the gradient also
-    computes both statistics, and collects the entries that reach a threshold slightly below the
-    previous step's; the rounds count only these entries.
+    Cost: one pass for the mean and the standard deviation, one per round, and one to take the
+    entries.
 
     Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
     the last count, while Algorithm 1 sends the entries that were counted last; the density is
@@ -57,7 +50,6 @@ class GaussianK(DensitySelector):
     cap: float = 8.0
 
     ignores = frozenset({"order", "scale"})
-    asks_kernels = True
     needs_host = ""
 
     def __post_init__(self) -> None:
@@ -69,33 +61,25 @@ class GaussianK(DensitySelector):
     def pass_limit(self) -> int:  # type: ignore[override]
         return VARIANTS[self.variant].rounds
 
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, memo, self.count(numel), numel, ("moments", "mean_and_std"))
-
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         if moments.nonzeros <= wanted:  # take all non-zeros
-            return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
-        most = math.floor(rule.most * wanted)
+            return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2
         threshold = mean + std * NormalDist().inv_cdf(1 - self.share / tails)
         passes = 0
         while passes < rule.rounds:
-            count = count_to(accumulated, threshold, most, context.kernels)
+            count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
             if rule.least * wanted <= count <= rule.most * wanted:
                 break
             if passes < rule.rounds or not rule.is_literal:
                 threshold *= rule.lower if count < wanted else rule.higher
-        found = take_bounded(
-            accumulated, threshold, int(self.cap * wanted), moments, context, passes
-        )
-        # Above ``most`` candidates, every count is exact or known to exceed ``most``.
-        needed = max(found.selection.count, most + 1)
-        return found._replace(memo=context.margin_for(needed))
+        most = int(self.cap * wanted)
+        return take_bounded(accumulated, threshold, most, moments, context, passes)
 
 
 @dataclass(frozen=True)

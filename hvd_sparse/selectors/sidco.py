@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
-from hvd_sparse.kernels.contract import Aim, Tail
+from hvd_sparse.kernels.contract import Tail
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
 
@@ -81,9 +80,6 @@ def gamma(tail: Tail, ratio: float) -> float:
     return tail.mean / shape * tail_quantile(shape, ratio)
 
 
-MARGIN = 0.1
-"""Distance of the aim below the previous threshold, as a fraction of that threshold."""
-
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
     "exponential": (exponential, exponential),
@@ -121,10 +117,7 @@ class Sidco(DensitySelector):
     number of stages goes on changing in the same direction until the error grows, and then in the
     other direction. At least the largest entry is sent.
 
-    Cost: on the host, one pass per stage, and one to take the entries.  On an accelerator, in
-    nearly every step, the pass that adds the gradient also does the work of the first stage, and
-    collects the entries that reach a threshold slightly below the previous step's; every further
-    stage needs another pass.
+    Cost: one pass per stage, and one to take the entries.
 
     Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
     published code has one number for all tensors; the stages end early if the tail has too few
@@ -137,7 +130,6 @@ class Sidco(DensitySelector):
     adapt_every: int = 5
     cap: float = 8.0
 
-    asks_kernels = True
     needs_host = ""
 
     def __post_init__(self) -> None:
@@ -151,9 +143,6 @@ class Sidco(DensitySelector):
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
         return max(self.stages, self._most_stages())
-
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, MARGIN, self.count(numel), numel, ("moments", "tail"))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
