@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hvd_sparse.checks import Options
 from hvd_sparse.density_rule import Density, check_rule, number_of
 
 LONG_RUN = 10**9
@@ -30,7 +31,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class ValuedSchedule(Schedule):
+class ValuedSchedule(Schedule, Options):
     """Base class of schedules whose option ``value`` is their final density or their mean density.
 
     Parameters
@@ -42,6 +43,7 @@ class ValuedSchedule(Schedule):
     value: Density
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
 
     @property

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
+from hvd_sparse.checks import Options, count_from_density
 from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
@@ -96,7 +96,7 @@ class Context(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Selector:
+class Selector(Options):
     """Base class of selectors: frozen dataclasses, registered in ``SELECTORS``.
 
     The conformance suite tests whether a selector has the properties that it declares.
@@ -231,6 +231,7 @@ class DensitySelector(Selector):
     density: Density
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(
             self, "density", check_rule(self.density, f"density of {type(self).__name__}")
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_density, check_whole
+from hvd_sparse.checks import check_density, check_whole, option
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import as_array
@@ -49,10 +49,10 @@ class DgcSampled(DensitySelector):
     entries are sent.
     """
 
-    sample_density: float = 0.01
+    sample_density: float = option(check_density, 0.01)
     bounds: tuple[float, float] = (0.8, 1.3)
-    max_rounds: int = 10
-    seed: int = 0
+    max_rounds: int = option(check_whole, 10, least=0)
+    seed: int = option(check_whole, 0, least=0)
 
     needs_rng = True
     ignores = frozenset({"scale", "signs"})
@@ -66,9 +66,6 @@ class DgcSampled(DensitySelector):
                 "low < 1 <= high"
             )
         object.__setattr__(self, "bounds", tuple(self.bounds))
-        check_density(self.sample_density, "sample_density of DgcSampled")
-        check_whole(self.max_rounds, "max_rounds of DgcSampled", 0)
-        check_whole(self.seed, "seed of DgcSampled", 0)
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

@@ -5,9 +5,36 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice
+from hvd_sparse.checks import check_cap, check_choice, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The parameters of a variant.
+
+    rounds : largest number of rounds; in each round, the entries that reach the threshold are
+        counted
+    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
+    lower, higher : factors of the threshold if too few or too many entries reach it
+    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
+        last round
+    """
+
+    rounds: int
+    least: float
+    most: float
+    lower: float
+    higher: float
+    is_literal: bool = False
+
+
+VARIANTS = {
+    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
+    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
+    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
+}
 
 
 @SELECTORS.register("gaussian_k")
@@ -46,16 +73,11 @@ class GaussianK(DensitySelector):
     entries is bounded by ``cap``, and at least one entry is sent.
     """
 
-    variant: str = "ours"
-    cap: float = 8.0
+    variant: str = option(check_choice, "ours", choices=VARIANTS)
+    cap: float = option(check_cap, 8.0)
 
     ignores = frozenset({"order", "scale"})
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.variant, "variant of GaussianK", VARIANTS)
-        check_cap(self.cap, "GaussianK")
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
@@ -80,30 +102,3 @@ class GaussianK(DensitySelector):
                 threshold *= rule.lower if count < wanted else rule.higher
         most = int(self.cap * wanted)
         return take_bounded(accumulated, threshold, most, moments, context, passes)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The parameters of a variant.
-
-    rounds : largest number of rounds; in each round, the entries that reach the threshold are
-        counted
-    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
-    lower, higher : factors of the threshold if too few or too many entries reach it
-    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
-        last round
-    """
-
-    rounds: int
-    least: float
-    most: float
-    lower: float
-    higher: float
-    is_literal: bool = False
-
-
-VARIANTS = {
-    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
-    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
-    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
-}

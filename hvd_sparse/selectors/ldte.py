@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap
+from hvd_sparse.checks import check_cap, option
 from hvd_sparse.kernels.contract import Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
@@ -51,13 +51,9 @@ class Ldte(DensitySelector):
     entry is sent.
     """
 
-    cap: float = 8.0
+    cap: float = option(check_cap, 8.0)
 
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_cap(self.cap, "Ldte")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)

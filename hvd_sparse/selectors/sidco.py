@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
+from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole, option
 from hvd_sparse.kernels.contract import Tail
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
@@ -124,21 +124,13 @@ class Sidco(DensitySelector):
     entries to fit; the vector is not normalised, because this does not change the selection.
     """
 
-    distribution: str = "exponential"
-    stages: int = 1
-    first_ratio: float = 0.25
-    adapt_every: int = 5
-    cap: float = 8.0
+    distribution: str = option(check_choice, "exponential", choices=FITS)
+    stages: int = option(check_whole, 1, least=1)
+    first_ratio: float = option(check_number, 0.25, low=0, high=1)
+    adapt_every: int = option(check_whole, 5, least=0)
+    cap: float = option(check_cap, 8.0)
 
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.distribution, "distribution of Sidco", FITS)
-        check_whole(self.stages, "stages of Sidco", 1)
-        check_whole(self.adapt_every, "adapt_every of Sidco", 0)
-        check_number(self.first_ratio, "first_ratio of Sidco", 0, 1)
-        check_cap(self.cap, "Sidco")
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
