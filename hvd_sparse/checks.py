@@ -88,9 +88,9 @@ def check_factor(value: float, what: str) -> None:
 
 
 def option(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
-    """Return a field of a dataclass that derives from ``Options``. ``check`` is a function of this
-    module; ``bounds`` are its arguments besides the value and its name. If the default is None,
-    None is a valid value."""
+    """Return a field of a dataclass that derives from ``Options``. ``check`` is called with the
+    value, the option's name and ``bounds``. It raises InvalidOption, or returns None or the value
+    to keep instead. If the default is None, None is a valid value."""
     return dataclasses.field(default=default, metadata={"check": partial(check, **bounds)})
 
 
@@ -100,8 +100,11 @@ class Options:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if "check" in field.metadata and not (value is None and field.default is None):
-                field.metadata["check"](value, what=f"{field.name} of {type(self).__name__}")
+            if "check" not in field.metadata or (value is None and field.default is None):
+                continue
+            kept = field.metadata["check"](value, f"{field.name} of {type(self).__name__}")
+            if kept is not None:
+                object.__setattr__(self, field.name, kept)
 
 
 @lru_cache(maxsize=4096)  # called several times per tensor and step

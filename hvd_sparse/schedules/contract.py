@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from hvd_sparse.checks import Options
+from hvd_sparse.checks import Options, option
 from hvd_sparse.density_rule import Density, check_rule, number_of
 
 LONG_RUN = 10**9
@@ -40,11 +40,7 @@ class ValuedSchedule(Schedule, Options):
         density. In a schedule that is given as a mapping, the method's density is the default
     """
 
-    value: Density
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
+    value: Density = option(check_rule)
 
     @property
     def number(self) -> float:

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import Options, count_from_density
+from hvd_sparse.checks import Options, count_from_density, option
 from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
@@ -228,13 +228,7 @@ class DensitySelector(Selector):
         ``at_density`` replaces by a number
     """
 
-    density: Density
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(
-            self, "density", check_rule(self.density, f"density of {type(self).__name__}")
-        )
+    density: Density = option(check_rule)
 
     @cached_property  # needed several times a step, and constant
     def share(self) -> float:

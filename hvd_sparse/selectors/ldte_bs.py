@@ -5,11 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density, option
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import AIM, Band, aim_below
-from hvd_sparse.selectors._search import STEPS, band_around, is_tolerance, search_threshold
+from hvd_sparse.selectors._search import STEPS, band_around, check_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo
@@ -61,20 +60,11 @@ class LdteBs(DensitySelector):
     """
 
     search: str = option(check_choice, "log_count", choices=STEPS)
-    tolerance: tuple[float, float] = (0.8, 1.3)
+    tolerance: tuple[float, float] = option(check_tolerance, (0.8, 1.3))
     max_passes: int = option(check_whole, 16, least=1)
     warm_start: bool = option(check_truth, True)
 
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not is_tolerance(self.tolerance):
-            raise InvalidOption(
-                f"tolerance of LdteBs is {self.tolerance!r}: give two numbers (low, high) with "
-                "0 < low <= 1 <= high"
-            )
-        object.__setattr__(self, "tolerance", tuple(self.tolerance))
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
