@@ -1,4 +1,4 @@
-"""Parts that all examples share: a rank's part of the data, the counting of bytes, and the log."""
+"""Helpers of all examples: they split data over ranks, count sent bytes, and log a run."""
 
 import contextlib
 import json
@@ -14,17 +14,16 @@ FORMATS = {"test_accuracy": ".2%", "test_perplexity": ".2f"}
 
 
 def shard(arrays, rank, size):
-    """Give this rank's part of the arrays, as long as every other rank's.
+    """Return this rank's part of the arrays. The parts of all ranks have the same length.
 
-    Equal lengths matter: a rank with one batch more than the others would wait in its last
-    allreduce for ever.
+    A rank with one batch more than the others would wait forever in its last allreduce.
     """
     length = len(arrays[0]) // size * size
     return tuple(array[rank:length:size] for array in arrays)
 
 
 class Counter:
-    """A number to add to, with the one method of tf.Variable that Metered needs."""
+    """A counter with ``assign_add``, the only method of tf.Variable that Metered needs."""
 
     def __init__(self):
         self.value = 0
@@ -37,17 +36,17 @@ class Counter:
 
 
 def static_size(tensor):
-    """Return a tensor's entries, of a shape that is known without its values."""
+    """Return the number of a tensor's entries, from its static shape."""
     return math.prod(tensor.shape)
 
 
 class Metered:
-    """One of Horovod's own compressors that counts the bytes it hands to the allreduce, and writes
-    them down beside a run's metrics as those of hvd_sparse do.
+    """One of Horovod's own compressors, wrapped to count the bytes that it passes to the allreduce.
 
-    TensorFlow calls ``compress`` once per traced graph and not once per step, so the counter must
-    be a tf.Variable there: its ``assign_add`` becomes a part of the graph and runs with every step.
-    ``size_of`` counts a tensor's entries.
+    TensorFlow calls ``compress`` only when it traces a graph. So ``counter`` must be a tf.Variable
+    there, because its ``assign_add`` becomes a part of the graph and runs in every step.
+    ``size_of`` returns the number of a tensor's entries. ``telemetry`` is the path of a JSON lines
+    file for the bytes and metrics of a run, in the format of hvd_sparse's records.
     """
 
     def __init__(self, compressor, counter, size_of=static_size, telemetry=None):
@@ -55,7 +54,7 @@ class Metered:
         self.counter = counter
         self.size_of = size_of
         self.sink = JsonLines(telemetry).open() if telemetry else None
-        self.told = (0, 0)  # steps and bytes
+        self.told = (0, 0)  # steps and bytes at the last record
 
     def compress(self, tensor):
         compressed, context = self.compressor.compress(tensor)
@@ -78,8 +77,10 @@ class Metered:
 
 
 class Log:
-    """The log of a run, by rank 0, on the terminal and in a file of JSON lines; other ranks keep
-    silent.  The compression, if it is given, is told the results for its own records."""
+    """Rank 0's log of a run, on the terminal and in a JSON lines file. Other ranks log nothing.
+
+    If ``compression`` is given, its method ``log`` also gets the results of every epoch.
+    """
 
     def __init__(self, args, rank, compression=None):
         self.args = args
@@ -105,7 +106,7 @@ class Log:
         self.end_step()
 
     def epoch(self, epoch, train_loss, **results):
-        """Write down an epoch; ``results`` are of those in ``FORMATS``."""
+        """Log an epoch. The names of ``results`` are keys of ``FORMATS``."""
         self.results = {name: float(value) for name, value in results.items()}
         self._write(event="epoch", epoch=epoch, train_loss=float(train_loss), **self.results)
         if self.compression:
@@ -117,12 +118,11 @@ class Log:
         self._say(f"epoch {epoch:3d}  training loss {train_loss:.4f}{words}")
 
     def summary(self, compression):
-        """Sum the run up; the bytes are those of this rank alone."""
+        """Log a summary of the run. It counts only the bytes that this rank sent."""
         stats = compression.stats()
         bytes_per_step = stats["bytes_sent"] / len(self.step_seconds)
-        step_seconds = statistics.median(
-            self.step_seconds
-        )  # the first steps also trace graphs and fill caches
+        # The median, because the first steps also trace graphs and fill caches.
+        step_seconds = statistics.median(self.step_seconds)
         self._write(
             event="summary",
             compression=self.args.compression,

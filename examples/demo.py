@@ -1,5 +1,5 @@
-"""Train the digits dense, in fp16 and with sparse gradients, side by side; end with one table, one
-report, and the same training over a slow wire."""
+"""Train on handwritten digits with dense, fp16 and sparse gradients, one after the other. Then
+print a table, write a report, and repeat the dense and the sparse training over a slow link."""
 
 import argparse
 import signal
@@ -19,7 +19,7 @@ EXAMPLES = {
     "tensorflow": ("TensorFlow GradientTape", "tensorflow2_digits.py"),
     "keras": ("Keras model.fit", "tensorflow2_keras_digits.py"),
 }
-METHODS = {  # the option of the example, and how the report calls it
+METHODS = {  # from --compression of the example to the name in table and report
     "none": "dense",
     "fp16": "fp16",
     "ldte_bs": "sparse (LDTE-BS)",
@@ -30,7 +30,7 @@ WIRE, WIRE_IN_WORDS = "100mbit", "100 Mbit/s"
 
 LEARNING_RATE, MOMENTUM = 0.02, 0.9
 TOLD_EVERY = 5
-"""Epochs from one line to the next where bars cannot move."""
+"""Number of epochs between two printed lines, if the output is not a terminal."""
 
 
 def parse_arguments():
@@ -47,7 +47,7 @@ def parse_arguments():
         "--density",
         type=density_text,
         help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding; "
-        "without it, what the steps of the run ask for",
+        "by default, computed from the number of steps",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--seed", type=int, default=1)
@@ -58,7 +58,7 @@ def parse_arguments():
         "--launcher",
         choices=LAUNCHERS,
         default="gloo",
-        help="what horovodrun starts the workers with",
+        help="library with which horovodrun starts the workers",
     )
     args = parser.parse_args()
     if args.np < 2:
@@ -75,7 +75,7 @@ def density_text(text):
 
 
 def command_of(args, compression, telemetry):
-    """Give the command that one worker runs."""
+    """Return the command that one worker runs."""
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
     options = {
         "compression": compression,
@@ -91,10 +91,9 @@ def command_of(args, compression, telemetry):
 
 
 def train_all(args, console, methods, wire=()):
-    """Run the methods one after the other, each with a progress bar; give the finished runs by
-    method.
+    """Run the methods one after the other, each with a progress bar; return the runs by method.
 
-    wire : the command under which the workers have hosts of their own
+    wire : prefix of the command, which runs each worker on a host of its own
     """
     columns = [
         TextColumn("{task.description:<16}"),
@@ -115,7 +114,7 @@ def train_all(args, console, methods, wire=()):
             progress.update(bar, state="starting")
             name = f"{args.framework}-{compression}{'-wire' if wire else ''}"
             telemetry = telemetry_of(args, name)
-            telemetry.unlink(missing_ok=True)  # records are added to what is there
+            telemetry.unlink(missing_ok=True)  # because records are appended to an existing file
             run = Run(args, command_of(args, compression, telemetry), name, wire)
             for line in run.follow():
                 if not console.is_terminal and line["epoch"] % TOLD_EVERY == 0:
@@ -131,12 +130,12 @@ def train_all(args, console, methods, wire=()):
 
 
 def telemetry_of(args, name):
-    """Give the path of a run's records."""
+    """Return the path of a run's records."""
     return args.output.absolute() / f"{name}.telemetry.jsonl"
 
 
 def write_report(args, title):
-    """Show the runs beside each other, as ``hvd-sparse report`` does."""
+    """Write the report of ``hvd-sparse report`` about all runs."""
     path = args.output / f"{args.framework}-report.html"
     told = [
         f"{method}={telemetry_of(args, f'{args.framework}-{each}')}"
@@ -144,18 +143,18 @@ def write_report(args, title):
     ]
     options = ["-o", str(path), "--title", f"Handwritten digits: {title}"]
     if report(["report", *told, *options]):
-        sys.exit(1)  # it has said why
+        sys.exit(1)  # the command has printed the error
 
 
 def main():
     args = parse_arguments()
     signal.signal(
         signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # so that the workers are ended on this way out, too
+    )  # an exception, so that ``Run.follow`` ends the workers
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     framework = EXAMPLES[args.framework][0]
-    sent = "as the steps ask" if args.density is None else args.density
+    sent = "set by steps" if args.density is None else args.density
     title = f"{framework}, {args.np} workers ({args.launcher}), density {sent}"
     console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
     try:
@@ -170,7 +169,7 @@ def main():
 
 
 def show_wire(args, console):
-    """Train dense and sparse again, over a slow wire between the workers."""
+    """Train dense and sparse again, over a slow link between the workers."""
     console.print(f"[bold]==> The same training over a wire of {WIRE_IN_WORDS}[/bold]")
     wire = hosts_apart(args, WIRE)
     reason = why_not(wire)

@@ -1,5 +1,4 @@
-"""One training run of the demo: launched by horovodrun, followed through its JSON lines, and always
-ended."""
+"""A training run of the demo: start it by horovodrun, read its JSON lines, end its processes."""
 
 import contextlib
 import json
@@ -16,18 +15,18 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHERS = ("gloo", "mpi")
-TIME_LIMIT_S = 900  # only a hang meets it: a run takes 10 to 40 s, and minutes on a busy machine
+TIME_LIMIT_S = 900  # for hangs: a run takes 10 to 40 s, and some minutes on a busy machine
 GRACE_S = 3
 TAIL_LINES = 25
-WORKER_LINE = re.compile(r"\[(1,)?\d+\]<std")  # as horovodrun marks them, under Gloo and under MPI
+WORKER_LINE = re.compile(r"\[(1,)?\d+\]<std")  # horovodrun's prefix, under Gloo and under MPI
 
 
 class LaunchError(Exception):
-    """A run failed or hung; the message says which, and shows the end of its log."""
+    """A run failed or hung; the message names the run and shows the end of its log."""
 
 
 class Run:
-    """A run of one method; ``epochs`` and ``summary`` are what rank 0 reported."""
+    """A run of one method; ``epochs`` and ``summary`` are the records that rank 0 wrote."""
 
     def __init__(self, args, command, name, wire=()):
         self.name = name
@@ -47,11 +46,13 @@ class Run:
         self.summary = None
 
     def follow(self):
-        """Launch, and give the line of each epoch as it comes; raise LaunchError unless all ends
-        well."""
+        """Start the run, and yield the record of each epoch as soon as it is written.
+
+        Raises LaunchError if the run fails, hangs or writes no summary.
+        """
         self.json_path.write_text("")
         with open(self.log_path, "w") as log:
-            # a session of its own, so that the whole of it can be ended
+            # in a session of its own, so that all of its processes can be ended
             process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, env=environment(), start_new_session=True
             )
@@ -75,7 +76,7 @@ class Run:
         while True:
             position = lines.tell()
             text = lines.readline()
-            if not text.endswith("\n"):  # not there, or not completely
+            if not text.endswith("\n"):  # no line yet, or only a part of it
                 lines.seek(position)
                 return
             line = json.loads(text)
@@ -89,7 +90,7 @@ class Run:
         lines = self.log_path.read_text(errors="replace").splitlines()
         said_by_workers = [
             line for line in lines if WORKER_LINE.match(line)
-        ]  # the launcher adds a long traceback
+        ]  # without the long traceback that the launcher adds
         tail = "\n".join(f"    {line}" for line in (said_by_workers or lines)[-TAIL_LINES:])
         remedy = f"read {self.log_path}, or run it by hand:\n    {' '.join(self.command)}"
         return LaunchError(
@@ -98,14 +99,16 @@ class Run:
 
 
 def hosts_apart(args, rate):
-    """Give the command under which each worker has a host of its own, with a link of ``rate``: they
-    are network namespaces of this machine."""
+    """Return the prefix of a command that gives each worker its own host, with links of ``rate``.
+
+    The hosts are network namespaces of this machine.
+    """
     module = "benchmarks.network.cluster"
     return [sys.executable, "-m", module, f"--hosts={args.np}", f"--rate={rate}", "--"]
 
 
 def why_not(command):
-    """Give the reason why a command cannot run, as it says it itself; nothing if it can."""
+    """Return the reason why a command cannot run, mostly its own message; None if it can run."""
     missing = [tool for tool in ("ip", "tc", "unshare", "setpriv") if shutil.which(tool) is None]
     if missing:
         return f"{missing[0]} is missing: apt-get install iproute2 util-linux"
@@ -117,21 +120,24 @@ def why_not(command):
 
 
 def environment():
-    """Give the workers' environment: several of them share the cores of this machine."""
+    """Return the environment for workers that share the cores of this machine."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
-        # more workers than cores: allowed, and they must not burn the core another one needs
+        # allow more workers than cores, and let waiting workers leave their core to others
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
     }
 
 
 def end(process):
-    """End the launcher and all it started: horovodrun can ignore SIGTERM, and its workers are in
-    other sessions."""
+    """End the launcher and all processes that it started.
+
+    Signals to the launcher are not enough, because horovodrun can ignore SIGTERM, and its workers
+    are in other sessions.
+    """
     family = []
     with contextlib.suppress(psutil.NoSuchProcess):
         launcher = psutil.Process(process.pid)
@@ -146,6 +152,6 @@ def end(process):
 
 
 def signal_group(leader, number):
-    """Signal a process group, which may have outlived its leader or be gone."""
+    """Send a signal to a process group. The group may have ended, or only its leader."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, number)

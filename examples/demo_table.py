@@ -1,4 +1,4 @@
-"""The demo's table."""
+"""The tables of the demo."""
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -15,7 +15,7 @@ COLUMNS = (
 
 def print_table(console, title, runs):
     """Print one row per run; the first run is the dense one that the others are compared with."""
-    caption = "All workers share this machine: a network feels the bytes, not these seconds."
+    caption = "All workers share this machine, so fewer bytes save hardly any seconds here."
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in COLUMNS:
@@ -36,8 +36,7 @@ def print_table(console, title, runs):
 
 
 def print_wire(console, rate, runs):
-    """Print one row per run over a slow wire, and how much sooner the last one ends than the
-    first."""
+    """Print one row per run over a slow link, and the speed-up of the last run over the first."""
     table = Table(title=f"The same over a wire of {rate}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)
     for column in ("test\naccuracy", "seconds\nper step\n(median)", "seconds of\ntraining"):

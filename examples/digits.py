@@ -1,7 +1,7 @@
-"""Parts that the three examples on digits share: their options and the data.
+"""Options and data of the examples on digits.
 
-The data are the 1,797 handwritten digits (8x8 pixels) that scikit-learn ships: real, and nothing to
-download.
+The data are the 1,797 handwritten digits (8x8 pixels) that are part of scikit-learn, so that
+nothing is downloaded.
 """
 
 import argparse
@@ -23,57 +23,57 @@ __all__ = [
     "shard",
     "watching",
 ]
-SPARSE = ("ldte_bs", "ldte", "topk")  # those of hvd_sparse
+SPARSE = ("ldte_bs", "ldte", "topk")  # methods of hvd_sparse
 
 
 def parse_arguments(description):
-    """Read the options, which are the same in every framework."""
+    """Return the options of the command line, which are the same in every framework."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     parser.add_argument(
-        "--compression", choices=STOCK + SPARSE, default="ldte_bs", help="how gradients travel"
+        "--compression", choices=STOCK + SPARSE, default="ldte_bs", help="how gradients are sent"
     )
     parser.add_argument(
         "--density",
         type=density_argument,
-        help="fraction of the entries that the sparse ones send, NAME=FRACTION,... or hiding; "
-        "without it, what the steps of the run ask for",
+        help="fraction of the entries that sparse methods send, NAME=FRACTION,... or hiding; "
+        "by default, computed from the number of steps",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")
-    parser.add_argument(
-        "--lr", type=float, default=0.1, help="learning rate of one worker, scaled by their number"
-    )
+    parser.add_argument("--lr", type=float, default=0.1, help="multiplied by the number of workers")
     parser.add_argument("--momentum", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="threads per worker")
     parser.add_argument(
-        "--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here"
+        "--log-json", metavar="PATH", help="file for a JSON line per epoch and a summary (rank 0)"
     )
     parser.add_argument(
         "--telemetry",
         metavar="PATH",
-        help="rank 0 writes records here, which hvd-sparse report shows",
+        help="file for the records that hvd-sparse report reads (rank 0)",
     )
     return parser.parse_args()
 
 
 def sending(args, steps):
-    """Give the options that say how much a compressor of hvd_sparse sends in a run."""
+    """Return the compressor's option that determines the density: ``steps`` or ``density``."""
     return {"steps": steps} if args.density is None else {"density": args.density}
 
 
 def watching(args, rank):
-    """Give the options by which a compressor of hvd_sparse writes records down."""
+    """Return the compressor's options for writing records; none on ranks other than 0."""
     if not args.telemetry or rank:
         return {}
     return {"telemetry": {"id": "jsonl", "path": args.telemetry}, "telemetry_every": 10}
 
 
 def load():
-    """Give (train images, train labels), (test images, test labels): the same split in every
-    run."""
+    """Return (train images, train labels), (test images, test labels), the same in every run.
+
+    Images are float32 [count, 8, 8], labels int64 [count].
+    """
     digits = load_digits()
     images = (digits.images / 16).astype("float32")
     train_images, test_images, train_labels, test_labels = train_test_split(

@@ -14,7 +14,7 @@ MODELS = {"resnet20": torch_networks.resnet20, "vgg16": torch_networks.vgg16}
 
 
 def to_torch(batches):
-    """Give the batches with their channels in front, as PyTorch has them."""
+    """Yield batches of tensors with channels first, float32 [batch, 3, 32, 32]."""
     for images, labels in batches:
         yield torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(labels)
 

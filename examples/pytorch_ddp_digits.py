@@ -32,7 +32,7 @@ def build_model():
 
 
 class MeteredHook:
-    """One of PyTorch's own hooks that counts the bytes it hands to the allreduce."""
+    """One of PyTorch's own hooks, wrapped to count the bytes that it passes to the allreduce."""
 
     def __init__(self, model, hook, entry_bytes):
         self.sent = digits.Counter()
@@ -59,14 +59,14 @@ def build_compression(args, model, optimizer, steps):
 
 
 def average(values):
-    """Average a number over all workers."""
+    """Return the mean of a list of numbers, averaged over all workers."""
     total = torch.tensor(values).mean()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()
 
 
 def train_epoch(model, optimizer, batches, log):
-    """Give the training loss, averaged over this epoch and over all workers."""
+    """Train one epoch; return the loss, averaged over the epoch and over all workers."""
     model.train()
     losses = []
     for images, labels in batches:
@@ -81,11 +81,11 @@ def train_epoch(model, optimizer, batches, log):
 
 @torch.no_grad()
 def test_accuracy(model, test):
-    """Give the accuracy over all test images, of which each worker looks at its part."""
+    """Return the accuracy on all test images. Each worker evaluates a part of them."""
     model.eval()
     rank, size = dist.get_rank(), dist.get_world_size()
     images, labels = (torch.from_numpy(array[rank::size]) for array in test)
-    # The bare model: ranks with more images than others must not wait for them in DDP.
+    # Without DDP, in whose forward pass ranks with more images could wait for other ranks.
     correct = (model.module(images.unsqueeze(1)).argmax(dim=1) == labels).sum()
     dist.all_reduce(correct)
     return correct.item() / len(test[0])
@@ -103,7 +103,7 @@ def main():
     batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
     model = DistributedDataParallel(build_model())
-    # Momentum multiplies what a gradient moves in the end by 1 / (1 - momentum).
+    # Momentum multiplies the total effect of a gradient by 1 / (1 - momentum).
     rate = args.lr * (1 - MOMENTUM) * dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))

@@ -32,7 +32,7 @@ def build_compression(args, model, optimizer, steps):
         path = None if hvd.rank() else args.telemetry
         stock = getattr(hvd.Compression, args.compression)
         return digits.Metered(stock, digits.Counter(), telemetry=path)
-    # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
+    # Line 1 of the 2 lines that make gradients sparse. For one fixed method, the line is
     # compression = Compression.ldte_bs(model.named_parameters(), optimizer=optimizer, steps=steps)
     return getattr(Compression, args.compression)(
         model.named_parameters(),
@@ -43,7 +43,7 @@ def build_compression(args, model, optimizer, steps):
 
 
 def train_epoch(model, optimizer, batches, log):
-    """Give the training loss, averaged over this epoch and over all workers."""
+    """Train one epoch; return the loss, averaged over the epoch and over all workers."""
     model.train()
     losses = []
     for images, labels in batches:
@@ -58,7 +58,7 @@ def train_epoch(model, optimizer, batches, log):
 
 @torch.no_grad()
 def test_accuracy(model, test):
-    """Give the accuracy over all test images, of which each worker looks at its part."""
+    """Return the accuracy on all test images. Each worker evaluates a part of them."""
     model.eval()
     images, labels = (torch.from_numpy(array[hvd.rank() :: hvd.size()]) for array in test)
     correct = (model(images.unsqueeze(1)).argmax(dim=1) == labels).sum()
@@ -79,7 +79,7 @@ def main():
     model = build_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * hvd.size(), momentum=args.momentum)
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))
-    # Line 2 of 2: hand it to Horovod.
+    # Line 2 of 2: pass the compressor to Horovod.
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=compression
     )

@@ -2,7 +2,7 @@
 
 horovodrun -np 4 python examples/pytorch_imagenet.py --data /data/imagenet
 
-The folder has train/CLASS/*.jpeg and val/CLASS/*.jpeg, as torchvision's ImageFolder wants them.
+The folder has train/CLASS/*.jpeg and val/CLASS/*.jpeg, as for torchvision's ImageFolder.
 """
 
 import horovod.torch as hvd
@@ -15,7 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def loader(args, images, **options):
-    """Return a loader; its workers are not forked from a process that has MPI."""
+    """Return a loader whose processes are not forked, because this process may use MPI."""
     context = "forkserver" if args.loaders else None
     return DataLoader(
         images,
@@ -28,7 +28,7 @@ def loader(args, images, **options):
 
 
 def limited(batches, steps):
-    """Give at most so many batches."""
+    """Yield at most ``steps`` batches."""
     for number, batch in enumerate(batches, start=1):
         yield batch
         if number == steps:
@@ -38,7 +38,7 @@ def limited(batches, steps):
 def main():
     parser = make_parser(__doc__.splitlines()[0], IMAGENET)
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--loaders", type=int, default=4, help="processes that decode, per worker")
+    parser.add_argument("--loaders", type=int, default=4, help="decoding processes per worker")
     args = read_arguments(parser, IMAGENET)
     begin(args)
 

@@ -1,5 +1,4 @@
-"""Train on handwritten digits with steps of each worker's own, and exchange every few of them what
-has moved.
+"""Train on handwritten digits with local steps; every few steps, exchange parameter changes.
 
 horovodrun -np 2 python examples/pytorch_local_steps.py --every 1 4 16
 """
@@ -27,7 +26,7 @@ def parse_arguments():
         "--density", type=density_argument, default=1 / 64, help="a number, or NAME=DENSITY,..."
     )
     parser.add_argument("--codec", default="chunk12")
-    parser.add_argument("--outer-momentum", type=float, default=0.0, help="with Nesterov")
+    parser.add_argument("--outer-momentum", type=float, default=0.0, help="uses Nesterov")
     parser.add_argument("--outer-lr", type=float, default=1.0)
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate of one worker")
@@ -36,7 +35,7 @@ def parse_arguments():
 
 
 def train(args, every, seed, data):
-    """Give the accuracy on the test images, and the bytes that a worker sent a step."""
+    """Return the accuracy on the test images, and the bytes that this worker sent per step."""
     (images, labels), test = data
     torch.manual_seed(seed)
     model = build_model()

@@ -16,16 +16,16 @@ from recipes.torch_training import Training, begin
 
 
 def to_torch(windows):
-    """Give windows as tensors, in one piece."""
+    """Yield the windows as tensors."""
     for words, following in windows:
         yield torch.from_numpy(words), torch.from_numpy(following)
 
 
 def main():
     parser = make_parser(__doc__.splitlines()[0], PENN_TREEBANK)
-    parser.add_argument("--width", type=int, default=1500, help="of embedding and layers")
+    parser.add_argument("--width", type=int, default=1500, help="size of embedding and layers")
     parser.add_argument("--dropout", type=float, default=0.65)
-    parser.add_argument("--words", type=int, default=35, help="of a window")
+    parser.add_argument("--words", type=int, default=35, help="number of words of a window")
     args = read_arguments(parser, PENN_TREEBANK)
     begin(args)
 

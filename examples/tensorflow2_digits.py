@@ -7,7 +7,7 @@ horovodrun -np 2 python examples/tensorflow2_digits.py
 import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = (
-    "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+    "1"  # set before TensorFlow is imported, because Horovod 0.28 supports only Keras 2
 )
 
 import digits
@@ -36,7 +36,7 @@ def build_compression(args, model, optimizer, steps):
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         path = None if hvd.rank() else args.telemetry
         return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
-    # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
+    # Line 1 of the 2 lines that make gradients sparse. For one fixed method, the line is
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
     told = {**digits.sending(args, steps), **digits.watching(args, hvd.rank())}
@@ -50,7 +50,7 @@ def build_train_step(model, optimizer, compression):
     def train_step(images, labels):
         with tf.GradientTape() as tape:
             loss = loss_function(labels, model(images, training=True))
-        # Line 2 of 2: hand it to Horovod.
+        # Line 2 of 2: pass the compressor to Horovod.
         tape = hvd.DistributedGradientTape(tape, compression=compression)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
@@ -60,7 +60,7 @@ def build_train_step(model, optimizer, compression):
 
 
 def train_epoch(train_step, batches, log):
-    """Give the training loss, averaged over this epoch and over all workers."""
+    """Train one epoch; return the loss, averaged over the epoch and over all workers."""
     losses = []
     for images, labels in batches:
         with log.step():
@@ -69,7 +69,7 @@ def train_epoch(train_step, batches, log):
 
 
 def test_accuracy(model, test):
-    """Give the accuracy over all test images, of which each worker looks at its part."""
+    """Return the accuracy on all test images. Each worker evaluates a part of them."""
     images, labels = (array[hvd.rank() :: hvd.size()] for array in test)
     correct = tf.equal(tf.argmax(model(images[..., None]), axis=1), labels)
     return int(hvd.allreduce(tf.math.count_nonzero(correct), op=hvd.Sum, name="correct")) / len(

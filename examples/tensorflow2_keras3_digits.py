@@ -30,14 +30,14 @@ def build_compression(args, model, optimizer, steps):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         return digits.Metered(getattr(hvd.Compression, args.compression), counter)
-    # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
+    # Line 1 of the 2 lines that make gradients sparse. For one fixed method, the line is
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
     return method(model, optimizer=optimizer, **digits.sending(args, steps))
 
 
 class LogCallback(keras.callbacks.Callback):
-    """Hand the times of the steps and the averaged metrics of the epochs to the log."""
+    """Pass the times of the steps and the averaged metrics of the epochs to the log."""
 
     def __init__(self, log):
         super().__init__()
@@ -67,14 +67,14 @@ def main():
     model = build_model()
     optimizer = keras.optimizers.SGD(args.lr * hvd.size())
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))
-    # Line 2 of 2. Horovod's own wrapper would train without averaging: it knows no Keras 3.
+    # Line 2 of 2. Horovod's own wrapper supports only Keras 2, and would not average gradients.
     optimizer = DistributedOptimizer(optimizer, compression=compression)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # XLA, which Keras 3 turns on by itself where there is a GPU, knows no collectives of Horovod.
+    # On a GPU, Keras 3 enables XLA by default, but XLA cannot compile Horovod's collectives.
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
 
     log = digits.Log(args, hvd.rank())
-    # Every worker tests on all images: averages over parts of unequal length would not be exact.
+    # Every worker tests on all images, because an average over unequal parts would not be exact.
     validation = (test_images[..., None], test_labels)
     model.fit(
         batches,
@@ -84,7 +84,7 @@ def main():
         callbacks=[
             callbacks.BroadcastGlobalVariablesCallback(0),
             callbacks.MetricAverageCallback(),
-            LogCallback(log),  # after the averaging, so that it sees the metrics of all workers
+            LogCallback(log),  # after MetricAverageCallback, to get the averaged metrics
         ],
         verbose=0,
     )

@@ -5,7 +5,7 @@ horovodrun -np 4 python examples/tensorflow2_keras_cifar10.py --data /data/cifar
 
 import os
 
-# Before TensorFlow is imported: Horovod 0.28 knows Keras 2 only.
+# Set this before TensorFlow is imported, because Horovod 0.28 supports only Keras 2.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import horovod.tensorflow.keras as hvd
@@ -27,7 +27,7 @@ def main():
     images, labels = shard(train, hvd.rank(), hvd.size())
     seed = args.seed * hvd.size() + hvd.rank()
     batches = cifar10.Batches(images, labels, args.batch_size, args.steps, seed)
-    # Every worker tests on as many images, so that the average over workers is exact.
+    # Every worker tests on the same number of images, so that the average over workers is exact.
     tested = cifar10.InOrder(*shard(test, hvd.rank(), hvd.size()))
 
     model = MODELS[args.model]()

@@ -7,7 +7,7 @@ horovodrun -np 2 python examples/tensorflow2_keras_digits.py
 import os
 
 os.environ["TF_USE_LEGACY_KERAS"] = (
-    "1"  # before TensorFlow is imported: Horovod 0.28 knows Keras 2 only
+    "1"  # set before TensorFlow is imported, because Horovod 0.28 supports only Keras 2
 )
 
 import digits
@@ -36,7 +36,7 @@ def build_compression(args, model, optimizer, steps):
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
         path = None if hvd.rank() else args.telemetry
         return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
-    # Line 1 of the 2 that make gradients sparse. Where the method is fixed, it reads
+    # Line 1 of the 2 lines that make gradients sparse. For one fixed method, the line is
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
     told = {**digits.sending(args, steps), **digits.watching(args, hvd.rank())}
@@ -44,7 +44,7 @@ def build_compression(args, model, optimizer, steps):
 
 
 class LogCallback(tf.keras.callbacks.Callback):
-    """Hand the times of the steps and the averaged metrics of the epochs to the log."""
+    """Pass the times of the steps and the averaged metrics of the epochs to the log."""
 
     def __init__(self, log):
         super().__init__()
@@ -74,22 +74,22 @@ def main():
     model = build_model()
     optimizer = tf.keras.optimizers.SGD(args.lr * hvd.size(), momentum=args.momentum)
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))
-    # Line 2 of 2: hand it to Horovod.
+    # Line 2 of 2: pass the compressor to Horovod.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
 
     average_metrics = hvd.callbacks.MetricAverageCallback()
-    # Horovod gives it Keras 3's, which lacks what the callback calls; LearningRateWarmupCallback
-    # needs the same line.
+    # Horovod gives the callback the backend of Keras 3, which lacks functions that the callback
+    # calls. LearningRateWarmupCallback needs the same line.
     average_metrics.backend = tf.keras.backend
     log = digits.Log(args, hvd.rank(), compression)
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         average_metrics,
-        LogCallback(log),  # after the averaging, so that it sees the metrics of all workers
+        LogCallback(log),  # after average_metrics, so that it gets the averaged metrics
     ]
-    # Every worker tests on all images: averages over parts of unequal length would not be exact.
+    # Every worker tests on all images, because an average over unequal parts would not be exact.
     validation = (test_images[..., None], test_labels)
     model.fit(
         batches,

@@ -8,7 +8,7 @@ The folder has ptb.train.txt, ptb.valid.txt and ptb.test.txt.
 import math
 import os
 
-# Before TensorFlow is imported: Horovod 0.28 knows Keras 2 only.
+# Set this before TensorFlow is imported, because Horovod 0.28 supports only Keras 2.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 import horovod.tensorflow.keras as hvd
@@ -19,7 +19,7 @@ from recipes.options import PENN_TREEBANK, make_parser, read_arguments
 
 
 class NewTexts(tf.keras.callbacks.Callback):
-    """Forget the LSTM's state where a text begins."""
+    """Reset the LSTM's state at the beginning of a text."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.model.reset_states()
@@ -30,9 +30,9 @@ class NewTexts(tf.keras.callbacks.Callback):
 
 def main():
     parser = make_parser(__doc__.splitlines()[0], PENN_TREEBANK)
-    parser.add_argument("--width", type=int, default=1500, help="of embedding and layers")
+    parser.add_argument("--width", type=int, default=1500, help="size of embedding and layers")
     parser.add_argument("--dropout", type=float, default=0.65)
-    parser.add_argument("--words", type=int, default=35, help="of a window")
+    parser.add_argument("--words", type=int, default=35, help="number of words of a window")
     args = read_arguments(parser, PENN_TREEBANK)
     begin(args)
 

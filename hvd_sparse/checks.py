@@ -110,7 +110,7 @@ class Options:
 @lru_cache(maxsize=4096)  # called several times per tensor and step
 def count_from_density(numel: int, density: float) -> int:
     """Return how many entries to send: max(1, min(numel, floor(numel * density + 1e-9))), or 0 if
-    numel is 0. 1e-9 compensates for rounding: 0.29 * 100 is 28.999999999999996 in floats."""
+    numel is 0. The 1e-9 compensates for rounding: 0.29 * 100 is 28.999999999999996 in floats."""
     if numel == 0:
         return 0
     return max(1, min(numel, math.floor(numel * density + 1e-9)))

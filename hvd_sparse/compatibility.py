@@ -1,5 +1,5 @@
-"""Checks that the chosen parts work together. They use the attributes that parts declare, never
-their ids, so that they also cover parts that users register."""
+"""Checks that the chosen parts work together. The checks use attributes of the parts, never ids, so
+that parts which users register are checked too."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_measured(option: str, exchange: Exchange) -> None:
-    """Raise InvalidOption if the exchange sends messages after the backward pass, because
-    ``option`` needs measured costs, and a run measures only messages in the backward pass."""
+    """Raise InvalidOption if the exchange sends messages after the backward pass. ``option`` is a
+    choice that needs measured costs, and only messages in the backward pass are measured."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "

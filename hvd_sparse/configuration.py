@@ -68,7 +68,7 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "process_set")
-"""Options of methods that ``Configuration`` does not have, for the error about unknown options."""
+"""Options of users that are not in a ``Configuration``, for the error about unknown options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between ranks, and between a compressor and a saved state."""
@@ -82,8 +82,8 @@ class StepParts:
     selector takes no density).
 
     sends_accumulated : the sent values equal the accumulated values bit for bit
-    row_body : identifier of the frame body in ``kernels.rows`` that compiled kernels write for this
-        codec; 0 if they do not support the codec or the selector
+    row_body : format of the frame bodies that compiled kernels write for this codec (see
+        ``kernels.rows``); 0 if the kernels do not support the codec or the selector
     """
 
     def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:
@@ -229,9 +229,9 @@ class Configuration:
     def with_measured(
         self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> Configuration:
-        """Return a copy with measured densities, by tensor name, for ``density="hiding"``; other
-        tensors get the smallest density. Comparisons ignore measured densities, so the copy equals
-        the original."""
+        """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
+        that ``densities`` does not name get the smallest density. Comparisons ignore measured
+        densities, so the copy equals the original."""
         assert self.rule is not None
         return self._with_rule(self.rule.measured(self._compressed(specs), densities))
 
@@ -354,16 +354,16 @@ class Configuration:
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return the largest number of entries of a tensor for ``max_gathered_bytes``, or None."""
+        """Return how many entries of a tensor each rank may send; None if there is no limit."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize
         return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges from which "auto" chooses: all that work with these parts and on
-        these ranks, with their default options, and drop no entries. ``shared_index`` sends one
-        rank's indices, so it is included only if all ranks select the same ones."""
+        """Return the exchanges from which "auto" chooses, with their default options: those that
+        fit these parts and ranks and drop no entries. ``shared_index`` sends one rank's indices, so
+        it is included only if all ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # An exchange that sums first sends less only if ranks share a node. It stores parts of the

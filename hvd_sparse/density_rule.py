@@ -14,7 +14,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import TensorSpec
 
 HIDING = "hiding"
-"""Value of ``density``: measure the densities at which messages end during the backward pass."""
+"""Value of ``density`` with which a run measures how much it can send during the backward pass."""
 C_MAX = 1000.0
 """Largest compression ratio (1 / density) of "hiding", unless another one is given."""
 
@@ -122,7 +122,7 @@ class DensityRule:
 
 
 Density = Union[float, Mapping[str, float], Chooser, DensityRule, str]
-"""The option ``density``: a number, names and globs, a function of name and shape, "hiding"."""
+"""The option ``density``: a number, a mapping, a function of name and shape, or "hiding"."""
 
 
 def read_hiding(text: str, where: str = "density") -> float:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 class SparseError(Exception):
     """Base class of all errors of hvd_sparse."""
 
-    # AutoGraph passes an error on unchanged only if its constructor is Exception's. Otherwise, the
-    # classes below would inherit their second base's constructor, and users get a StagingError.
+    # AutoGraph replaces an error by a StagingError, unless its class has Exception's constructor.
+    # Without this line, the classes below would inherit the constructor of their second base.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 

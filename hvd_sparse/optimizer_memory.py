@@ -44,10 +44,10 @@ class Handover:
 
     def join(self, given: object) -> object:
         """Return the memory to use, as an object or an id. Raises InvalidOption if the user's
-        memory, ``given``, cannot compute the optimizer's update. Options that the optimizer has
-        too, for example momentum, keep the memory's defaults, because the optimizer supplies them
-        in every step. So a checkpoint does not depend on the momentum that a schedule had
-        reached."""
+        memory, ``given``, cannot compute the optimizer's update. The returned memory has default
+        values for options that the optimizer has too, for example momentum, because the optimizer
+        supplies their values in every step. Thus the configuration in a checkpoint stays the same
+        if a schedule changes the momentum."""
         if not self.memories:
             logger.warning(
                 "%s: no memory can do this optimizer's work, so its gradients are sent with "
@@ -167,8 +167,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return ``Rates`` that compare with the first step's rates. If the later rates are not known,
-    ``why`` is the reason, and a warning is logged."""
+    """Return ``Rates`` that compare later learning rates with those of the first step. If the later
+    rates are not known, ``why`` is the reason, and a warning is logged."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "

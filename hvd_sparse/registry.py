@@ -22,16 +22,17 @@ PartType = TypeVar("PartType", bound=type)
 
 class Registry:
     """The classes of one kind of part, by id: frozen dataclasses whose fields are the options.
-    Their base classes are in higher layers, so callers of ``resolve`` annotate the part's type."""
+    ``get``, ``create`` and ``resolve`` return Any, because this layer knows no part's base class.
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._classes: dict[str, type] = {}
 
     def register(self, id: str) -> Callable[[PartType], PartType]:
-        """Return a decorator that registers a class under ``id``. The decorator sets the attributes
-        ``id`` and ``paper``, which is the key in ``papers.bib`` that the docstring gives as "Paper:
-        key", or None. The decorator raises InvalidOption for an id in use."""
+        """Return a decorator that registers a class under ``id`` and sets its attributes ``id`` and
+        ``paper``. ``paper`` is the key in ``papers.bib`` that the class's docstring gives as
+        "Paper: key", or None. The decorator raises InvalidOption if the id is in use."""
 
         def decorate(cls: PartType) -> PartType:
             if id in self._classes:
@@ -111,7 +112,7 @@ class Registry:
             return part
         raise UnknownName(
             f"{part!r} is no {self.kind}: give an id ({', '.join(self.ids())}), a dict with an "
-            "'id', or an object of such a class"
+            "'id', or an object of a registered class"
         )
 
 
@@ -127,7 +128,7 @@ def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
 
 
 def import_siblings(package: str, path: list[str]) -> None:
-    """Import a package's modules without a leading underscore, so that their parts register."""
+    """Import the modules of a package, except those named ``_*``, to register their parts."""
     for module in pkgutil.iter_modules(path):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")

@@ -171,7 +171,7 @@ class TraceFile:
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # closing writes again what could not be written
+            with contextlib.suppress(OSError):  # closing tries again to write the rest
                 file.close()
 
     def flush(self) -> None:
@@ -214,7 +214,7 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 def path_of(setting: str, rank: int) -> Path:
     """Return the path of a rank's file. The rank replaces ``{rank}``, or is inserted before the
     suffix, as in "trace.3.json". In elastic runs the process id follows the rank."""
-    # In elastic runs, a new process may get the rank of an ended one. It must not empty that file.
+    # In elastic runs, a new process may get the rank of an ended process, whose file must be kept.
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
         return Path(setting.replace("{rank}", number))

@@ -1,4 +1,4 @@
-"""Types that parts pass to each other. They do not depend on PyTorch or TensorFlow."""
+"""Types that selectors, memories and other parts pass to each other, for all frameworks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Params = Any  # the tensors to compress, in the form that the frontend accepts
 Optimizer = Any  # an optimizer of the framework, or Horovod's wrapper of it
 Option = Any  # a user's choice, before it is checked
 Context = Any  # returned by ``compress``, and passed by Horovod to ``decompress``
-Value = Any  # a value of a framework without types: a token, a variable, a local of a frame
+Value = Any  # a value whose type is not declared, for example a variable of TensorFlow
 Settings = dict[str, Any]  # names and values that an optimizer holds
 Report = dict[str, Any]  # a mapping for users that can be converted to JSON
 State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""State of a part between the steps of a tensor; JSON-serializable, for checkpoints."""
+"""What a part remembers between the steps of a tensor; JSON-serializable, for checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return a selection without the entries of ``others``, which must all be in this one."""
+        """Return this selection without the entries of ``others``, which is a part of it."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
@@ -126,7 +126,8 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """``rate / reference``; at most 1 if the reference is the first rate."""
+        """The learning rate as a multiple of ``reference``, at most 1 if ``reference`` is the first
+        rate. If ``reference`` is 0, the share is 1 for a rate above 0, and 0 for a rate of 0."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

@@ -1,15 +1,15 @@
 #!/usr/bin/env python
-"""Feed every codec and the reader of messages with bytes that coverage chooses, until there were so
-many inputs.
+"""Test every codec and the reader of messages with inputs that a coverage-guided fuzzer chooses.
 
     pip install 'hvd-sparse[fuzz]'                    # atheris, which needs Linux
     scripts/fuzz.py                                   1,000,000 inputs, a few minutes
     scripts/fuzz.py --inputs 50000 --seed 7 --output fuzz-output
 
-Every choice of the fuzzer is read twice: as it is, and with magic, length and checksums made right,
-so that half of the inputs get past them.  Each is refused as corrupt or encodes back to the same
-bytes; anything else, a crash, more than 2 GB or 20 seconds, stops the run and leaves the input in
-the output folder.  The record of the run is written there too.
+Every input is read twice: unchanged, and with the right magic number, length and checksums, so that
+half of the inputs pass these checks.  A reader must refuse an input as corrupt, or encoding the
+decoded entries must give the same bytes.  Any other result, a crash, more than 2 GB of memory, or
+more than 20 seconds stops the run, and the input is stored in the output folder.  The record of the
+run is written there too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MEGABYTES, SECONDS = 2048, 20
 
 
 class Run:
-    """Counts what is read, and writes the record when it was enough."""
+    """Counts the inputs, and writes the record of the run after the last one."""
 
     def __init__(self, inputs: int, record: Path) -> None:
         self.targets = targets()
@@ -57,7 +57,7 @@ class Run:
         self.started = time.monotonic()
 
     def one(self, data: bytes) -> None:
-        """The first byte chooses the target."""
+        """Check one input. Its first byte chooses the target."""
         if not data:
             return
         name, check, repair = self.targets[data[0] % len(self.targets)]
@@ -70,7 +70,7 @@ class Run:
                 self.accepted[name] += 1
         if self.read["as is"] + self.read["repaired"] >= self.wanted:
             self.write()
-            os._exit(0)  # libFuzzer takes any other end for a crash
+            os._exit(0)  # libFuzzer reports any other exit as a crash
 
     def write(self) -> None:
         document = {

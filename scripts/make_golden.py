@@ -1,13 +1,13 @@
 #!/usr/bin/env python
-"""Write the golden payloads: bytes that every later build of the same wire version must read and
-write alike.
+"""Write the golden payloads, which all later versions must read and write identically, as long as
+the wire version is the same.
 
-    scripts/make_golden.py          write the payloads below that are not there yet
-    scripts/make_golden.py --list   say which there are
+    scripts/make_golden.py          write the payloads of PAYLOADS that have no file yet
+    scripts/make_golden.py --list   list the existing payloads
 
-The only writer of tests/golden/payloads and its MANIFEST.json.  It only adds: a payload that is
-there is never written again, and one that this build would write otherwise is an error.  New
-payloads are added to PAYLOADS.
+Only this script writes to tests/golden/payloads and its MANIFEST.json.  It never overwrites a
+payload; if the present code would write other bytes for it, this is an error.  Add new payloads to
+PAYLOADS.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--list", action="store_true", help="list the payloads that there are")
+    parser.add_argument("--list", action="store_true", help="list the existing payloads")
     manifest = json.loads(MANIFEST.read_text()) if MANIFEST.exists() else {}
     if parser.parse_args().list:
         print("\n".join(f"{file}  {entry['bytes']} bytes" for file, entry in manifest.items()))

@@ -1,4 +1,4 @@
-"""Print the list of mutants and what catches each; fail if one lives.
+"""Print each mutant with the check that detects it; fail if one is not detected.
 
 python scripts/mutants.py
 """

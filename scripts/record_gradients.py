@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Record real accumulated gradients for the tests: small models, trained under error feedback by
-exact top-k.
+"""Record accumulated gradients for the tests, from small models that are trained with exact top-k
+and error feedback.
 
     python scripts/record_gradients.py              writes tests/fixtures/gradients/
 
-Needs torch, scikit-learn and rich.  The same bytes come out of every run with the same versions on
-the same kind of processor; with another Python the character corpus is another, and with another
-torch the sums round differently. The manifest says what the committed files were made with; tests
-need the files only.
+The script needs torch, scikit-learn and rich.  All runs with the same versions and the same kind of
+processor write the same bytes.  Another Python has another character corpus, and another torch
+rounds sums differently.  The manifest lists the versions with which the committed files were made.
+The tests need only the files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hvd_sparse.kernels import reference  # noqa: E402
 
 SEED = 20210219
 MIN_NUMEL = 1024
-"""Entries of the smallest tensor that is compressed; vectors are not."""
+"""Entries of the smallest tensor that is compressed. Vectors are never compressed."""
 
 KINDS = {
     "cnn": {"conv2.weight": "convolution", "fc1.weight": "fully connected"},
@@ -55,7 +55,7 @@ KINDS = {
 
 
 def accumulated(model: str, density: float, steps: int) -> Iterator[dict[str, np.ndarray]]:
-    """Train by exact top-k; yield gradient + residual of every step by tensor, float32 [numel]."""
+    """Train with exact top-k; yield each step's gradient + residual by tensor, float32 [numel]."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     task, rng = small_tasks()[model](), np.random.default_rng(SEED)
@@ -88,7 +88,7 @@ def accumulated(model: str, density: float, steps: int) -> Iterator[dict[str, np
 
 
 def record(model: str, density: float, steps: list[int]) -> list[tuple[dict, np.ndarray]]:
-    """Manifest entries and vectors of one training; steps count from 1."""
+    """Return the manifest entries and vectors of one training. Steps count from 1."""
     recorded, shapes = [], dict(small_tasks()[model]().model.named_parameters())
     title = f"{model}, density {density:g}"
     training = accumulated(model, density, max(steps))
@@ -120,15 +120,14 @@ def environment() -> dict[str, str]:
 
 
 def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> int:
-    """One compressed file a model, and the manifest; the bytes written."""
+    """Write a compressed file for each model, and the manifest; return the folder's bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     written, known = [], set()
     for model in KINDS:
         arrays = {}
         for entry, vector in recorded:
-            if (
-                entry["model"] == model and entry["sha256"] not in known
-            ):  # step 1 knows no density: no residual yet
+            # Step 1 has no residual yet, so its vectors are the same at all densities.
+            if entry["model"] == model and entry["sha256"] not in known:
                 known.add(entry["sha256"])
                 key = f"{entry['tensor']}-{entry['step']}-{entry['density']:g}"
                 arrays[key] = vector

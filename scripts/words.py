@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Count habits of wording in pages and docstrings, and draw random ones for a reader.
+"""Count words to avoid in pages and docstrings, and draw random texts for a reader.
 
     scripts/words.py                                  rates per 1,000 words, here
     scripts/words.py ../optax/optax ../optax/docs     the same for another project, to compare
@@ -30,9 +30,9 @@ HABITS = {
     "because": r"because",
     "for example": r"for example|for instance|e\.g\.",
 }
-"""Words that are counted: few of the first four and some of the last two read well."""
+"""Words that are counted. Good texts have few of the first four, and some of the last two."""
 SHORTEST = 5
-"""Words of the shortest text that is drawn as a sentence."""
+"""Smallest number of words of a text that is drawn as a sentence."""
 
 
 def prose(text: str) -> str:
@@ -73,7 +73,7 @@ def sentences(text: str) -> list[str]:
 
 
 def rates(texts: Sequence[str]) -> list[float]:
-    """Return the words of some texts, and how often each habit stands in 1,000 of them."""
+    """Return the number of words of some texts, and for each habit its number in 1,000 words."""
     whole = "\n".join(re.sub(r"``[^`]*``|`[^`\n]*`", "", text) for text in texts)
     words = len(re.findall(r"[A-Za-z']+", whole))
     return [words] + [
@@ -87,9 +87,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path, help="pages, packages or folders")
     parser.add_argument("--draw", action="store_true", help="print random sentences and docstrings")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw (default 0)")
-    parser.add_argument("--sentences", type=int, default=60, help="to draw (default 60)")
-    parser.add_argument("--docstrings", type=int, default=30, help="to draw (default 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
+    parser.add_argument("--sentences", type=int, default=60, help="number (default 60)")
+    parser.add_argument("--docstrings", type=int, default=30, help="number (default 30)")
     parser.add_argument("--where", metavar="WORD", help="print every sentence with this word")
     options = parser.parse_args()
     pages: list[tuple[str, str]] = []

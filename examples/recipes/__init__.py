@@ -1,1 +1,1 @@
-"""Parts that the examples of the papers share: options, data, networks, and the training."""
+"""Code that the examples from papers share: options, data, networks and training."""

@@ -1,4 +1,4 @@
-"""CIFAR-10 from its Python batches, and its batches of training images."""
+"""Load CIFAR-10 from its Python files, and make batches of its images."""
 
 import pickle
 
@@ -14,7 +14,7 @@ def load(folder):
     """Return (train images, train labels), (test images, test labels): uint8 [count, 32, 32, 3] and
     int64 [count].
 
-    folder : of ``cifar-10-batches-py``, or that folder itself
+    folder : contains ``cifar-10-batches-py``, or is this folder itself
     """
     inside = folder / "cifar-10-batches-py"
     folder = inside if inside.is_dir() else folder
@@ -43,14 +43,14 @@ def normalise(images):
 
 
 class Batches:
-    """Batches of a rank's images, in a new order every time: shifted, mirrored and normalised.
+    """Batches of a rank's images: in a new order in every epoch, shifted, mirrored and normalised.
 
     Parameters
     ----------
-    images, labels : this rank's
-    size : images a batch; what is left over at the end of an epoch is not used
-    steps : batches at most; None for all there are
-    seed : of order, shifts and mirrors
+    images, labels : images and labels of this rank
+    size : number of images of a batch; an epoch does not use images that fill no whole batch
+    steps : largest number of batches of an epoch; None for all batches
+    seed : seed of the random order, shifts and mirroring
     """
 
     def __init__(self, images, labels, size, steps, seed):
@@ -70,8 +70,10 @@ class Batches:
             yield normalise(self.shift_and_mirror(self.images[chosen])), self.labels[chosen]
 
     def shift_and_mirror(self, images):
-        """Return every image cut from a margin of black pixels at a random place, half of them
-        mirrored."""
+        """Return every image shifted at random by up to ``MARGIN`` pixels, half of them mirrored.
+
+        Pixels from outside of an image are black.
+        """
         margins = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN), (0, 0))
         wide = np.pad(images, margins)
         corners = self.rng.integers(0, 2 * MARGIN + 1, (len(images), 2))
@@ -84,7 +86,7 @@ class Batches:
 
 
 class InOrder:
-    """Batches of normalised images to test on, all of them and as they are."""
+    """Batches of all test images, normalised, in their order, without shifts and mirroring."""
 
     def __init__(self, images, labels, size=500):
         self.images, self.labels, self.size = images, labels, size

@@ -1,4 +1,4 @@
-"""ImageNet from folders, a class each, by Pillow: a data set for PyTorch's loaders."""
+"""A PyTorch data set that reads ImageNet by Pillow, from a folder for each class."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ except ImportError:
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 ENDINGS = {".jpeg", ".jpg", ".png"}
-SHARE = 0.875  # of the shorter side that the square of a test is cut from
+SHARE = 0.875  # side of the square of a test, as a fraction of the shorter side
 TRIES = 10
 
 
@@ -20,9 +20,10 @@ class ImageFolder(torch.utils.data.Dataset):
 
     Parameters
     ----------
-    folder : with a folder for every class
-    size : of the square
-    augments : a random part of every image, mirrored or not; else its middle
+    folder : contains a folder for every class
+    size : width and height of the returned images, in pixels
+    augments : if true, take a random part of every image, and mirror half of them; otherwise take
+        the middle
     """
 
     def __init__(self, folder, size, augments):
@@ -51,7 +52,7 @@ class ImageFolder(torch.utils.data.Dataset):
         return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))), label
 
     def _random_part(self, image):
-        """Return 8 to 100 % of the area, at a ratio of 3:4 to 4:3, scaled to the square."""
+        """Return 8 to 100 % of the area, with an aspect ratio of 3:4 to 4:3, scaled to a square."""
         width, height = image.size
         for _ in range(TRIES):
             area = width * height * _uniform(0.08, 1.0)
@@ -68,7 +69,7 @@ class ImageFolder(torch.utils.data.Dataset):
         return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if is_mirrored else image
 
     def _middle(self, image):
-        """Return the middle square, scaled."""
+        """Return the square in the middle, scaled to ``size``."""
         side = min(image.size) * SHARE
         left, top = (image.size[0] - side) / 2, (image.size[1] - side) / 2
         box = (left, top, left + side, top + side)
@@ -76,5 +77,5 @@ class ImageFolder(torch.utils.data.Dataset):
 
 
 def _uniform(low, high):
-    """Draw from torch's generator, which its loaders seed differently in every worker."""
+    """Draw from torch's generator, which a loader seeds differently in each of its processes."""
     return low + (high - low) * torch.rand(()).item()

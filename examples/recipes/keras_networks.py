@@ -8,19 +8,19 @@ layers = tf.keras.layers
 
 
 def convolution(x, channels, stride=1):
-    """Return a convolution of 3 x 3 without bias, normalised."""
+    """Apply a 3 x 3 convolution without bias, and batch normalisation."""
     x = layers.Conv2D(channels, 3, stride, padding="same", use_bias=False)(x)
     return layers.BatchNormalization()(x)
 
 
 def resnet20(classes=10):
-    """ResNet-20 for images of 32 x 32: 269,722 trained parameters for 10 classes."""
+    """Return ResNet-20 for images of 32 x 32, with 269,722 trained parameters for 10 classes."""
     images = layers.Input((32, 32, 3))
     x, entering = layers.ReLU()(convolution(images, 16)), 16
     for leaving in (16, 32, 64):
         for _ in range(3):
             shortcut, stride = x, 1
-            if leaving != entering:  # every second pixel, and zeros in the new channels
+            if leaving != entering:  # keep every second pixel, and fill new channels with 0
                 shortcut, stride = _halved(x, leaving - entering), 2
             inner = convolution(layers.ReLU()(convolution(x, leaving, stride)), leaving)
             x, entering = layers.ReLU()(layers.Add()([inner, shortcut])), leaving
@@ -34,7 +34,7 @@ def _halved(x, added):
 
 
 def vgg16(classes=10):
-    """VGG-16 for images of 32 x 32, with normalisation and one layer behind the convolutions."""
+    """Return VGG-16 for images of 32 x 32, with normalisation and one dense layer."""
     x = images = layers.Input((32, 32, 3))
     for channels in VGG16:
         x = layers.ReLU()(convolution(x, channels)) if channels else layers.MaxPooling2D(2)(x)
@@ -42,8 +42,10 @@ def vgg16(classes=10):
 
 
 def language(vocabulary, batch, width=1500, dropout=0.65):
-    """Return an embedding, an LSTM of two layers that carries its state from batch to batch, and a
-    layer of logits, with dropout in between."""
+    """Return a language model: an embedding, an LSTM of two layers, and a layer of logits.
+
+    There is dropout between the layers. The LSTM keeps its state from batch to batch.
+    """
     uniform = tf.keras.initializers.RandomUniform(-0.04, 0.04)
     words = layers.Input((None,), batch_size=batch)
     x = layers.Embedding(vocabulary, width, embeddings_initializer=uniform)(words)

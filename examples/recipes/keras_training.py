@@ -1,4 +1,4 @@
-"""The training that the Keras examples of the papers share."""
+"""The training that the Keras examples from papers share."""
 
 import common
 import horovod.tensorflow.keras as hvd
@@ -16,9 +16,9 @@ def begin(args):
 
 
 def build_optimizer(args):
-    """Return the optimizer that the options ask for.
+    """Return the optimizer that the options select.
 
-    It clips, a worker's own gradient, where no memory does.
+    If no memory of the compressor clips gradients, the optimizer clips the averaged gradients.
     """
     clipping = None if is_handed_over(args) else args.clip_norm
     if args.optimizer == "adamw":
@@ -30,7 +30,7 @@ def build_optimizer(args):
 
 
 def add_decay(args, model):
-    """Give SGD's weight decay to the model, as an L2 penalty of its matrices; AdamW has its own."""
+    """Add SGD's weight decay to the model, as L2 penalties of its matrices; AdamW has its own."""
     if args.optimizer == "adamw" or not args.weight_decay:
         return
     for weights in model.trainable_weights:
@@ -44,8 +44,8 @@ def compile_model(args, model, steps_per_epoch):
     Parameters
     ----------
     args : the options
-    model : built
-    steps_per_epoch : of this rank, as of every other
+    model : a model that is built but not compiled
+    steps_per_epoch : number of steps of an epoch, the same on all ranks
     """
     add_decay(args, model)
     optimizer = build_optimizer(args)
@@ -58,9 +58,9 @@ def compile_model(args, model, steps_per_epoch):
         optimizer,
         hvd.Compression,
         counter,
-        lambda tensor: tf.size(tensor, tf.int64),  # an embedding's is known at run time
+        lambda tensor: tf.size(tensor, tf.int64),  # an embedding's size is known only at run time
     )
-    # An embedding's gradient is sparse in rows; the memory works on the whole.
+    # An embedding's gradient has only some of the rows, but the memory needs the whole tensor.
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression, sparse_as_dense=True)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy", Entropy()])
@@ -88,12 +88,12 @@ class Rates(tf.keras.callbacks.Callback):
 
 
 class Logged(tf.keras.callbacks.Callback):
-    """Hand the times of the steps and the averaged metrics of the epochs to the log.
+    """Pass the times of the steps and the averaged metrics of the epochs to the log.
 
     Parameters
     ----------
-    log : of the run
-    results : what to write of an epoch's metrics, as a function of these
+    log : the log of the run
+    results : function that gets the metrics of an epoch and returns the results to log
     """
 
     def __init__(self, log, results):
@@ -111,24 +111,25 @@ class Logged(tf.keras.callbacks.Callback):
 
 
 def fit(args, model, compression, batches, validation, results, *more):
-    """Train a compiled model, and write down every epoch and the whole.
+    """Train a compiled model, and log every epoch and a summary.
 
     Parameters
     ----------
-    batches, validation : what an epoch goes through, (inputs, labels), and how often:
-        ``len(batches)``
-    results, more : of ``Logged``; further callbacks
+    batches, validation : iterables of (inputs, labels) for training and for testing;
+        ``len(batches)`` is the number of steps of an epoch
+    results : as in ``Logged``
+    more : further callbacks
     """
     log = common.Log(args, hvd.rank())
     average_metrics = hvd.callbacks.MetricAverageCallback()
-    # Horovod gives it Keras 3's, which lacks what the callback calls.
+    # Horovod gives the callback the backend of Keras 3, which lacks functions that it calls.
     average_metrics.backend = tf.keras.backend
     callbacks = [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         Rates(args, len(batches)),
         *more,
         average_metrics,
-        Logged(log, results),  # after the averaging, so that it sees all workers' metrics
+        Logged(log, results),  # after average_metrics, so that it gets the averaged metrics
     ]
     train, test = (dataset_of(each) for each in (batches, validation))
     model.fit(train, epochs=args.epochs, validation_data=test, callbacks=callbacks, verbose=0)
@@ -136,7 +137,7 @@ def fit(args, model, compression, batches, validation, results, *more):
 
 
 def dataset_of(batches):
-    """Return a data set that goes through (inputs, labels) anew in every epoch."""
+    """Return a data set that iterates over ``batches`` again in every epoch."""
     inputs, labels = next(iter(batches))
     signature = tuple(
         tf.TensorSpec((None, *each.shape[1:]), each.dtype) for each in (inputs, labels)

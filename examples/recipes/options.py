@@ -1,4 +1,4 @@
-"""Options of the examples of the papers, learning rates, and the compressor that they ask for."""
+"""Options of the examples from papers, their learning rates and compressors."""
 
 import argparse
 import math
@@ -10,20 +10,20 @@ from common import STOCK, Metered, static_size
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import density_argument, read_method
 
-WITHOUT_RESIDUAL = ("terngrad",)  # the optimizer keeps its work where nothing is kept back
+WITHOUT_RESIDUAL = ("terngrad",)  # such methods do not accept ``optimizer=``
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyper-parameters of a published training, which are the options' defaults.
+    """Hyper-parameters of a published training. They are the defaults of the options.
 
     Attributes
     ----------
-    source : where they are from
+    source : where the hyper-parameters are published
     rates : learning rates by optimizer
-    is_scaled : the rate of SGD is one worker's, and grows with their number
-    drops : epochs at which the rate falls to a tenth; a cosine where there are none
-    clip_norm : bound on the gradient's norm, or None
+    is_scaled : the learning rate of SGD is multiplied by the number of workers
+    drops : epochs at which the learning rate is divided by 10; if empty, it follows a cosine
+    clip_norm : upper bound of the gradient's norm, or None
     """
 
     source: str
@@ -74,51 +74,51 @@ PENN_TREEBANK = Recipe(
 
 
 def make_parser(description, recipe):
-    """Return a parser with the options that all these examples have, at the recipe's values."""
+    """Return a parser with the options of all these examples. The recipe gives the defaults."""
     parser = argparse.ArgumentParser(
         description=description,
         epilog=f"Defaults of SGD are those of {recipe.source}.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data", type=Path, required=True, help="folder of the data, which nothing downloads")
+    add("--data", type=Path, required=True, help="folder of the data, which is not downloaded")
     add(
         "--method",
         dest="compression",
         type=_method,
         default="ldte_bs",
-        help="none, fp16, or a method of `hvd-sparse list` with its options behind commas, as in "
+        help="none, fp16, or a method of `hvd-sparse list`, with options after commas, for example "
         "ldte_bs,variant=paper",
     )
     add(
         "--density",
         type=density_argument,
         default=0.001,
-        help="part of the entries sent, NAME=PART,... or hiding",
+        help="fraction of the entries to send, NAME=FRACTION,... or hiding",
     )
     add("--optimizer", choices=sorted(recipe.rates), default="sgd")
-    add("--lr", type=float, help=f"learning rate, by default of {recipe.rates}")
+    add("--lr", type=float, help=f"learning rate; the defaults are {recipe.rates}")
     add(
         "--scale-lr",
         action=argparse.BooleanOptionalAction,
-        help="times the number of workers, which is SGD's default"
+        help="multiply by the number of workers, the default for SGD"
         if recipe.is_scaled
-        else "times the number of workers",
+        else "multiply by the number of workers",
     )
     add("--momentum", type=float, default=recipe.momentum, help="of SGD")
     add("--nesterov", action=argparse.BooleanOptionalAction, default=recipe.nesterov)
     add("--weight-decay", type=float, default=recipe.weight_decay)
-    add("--clip-norm", type=float, default=recipe.clip_norm, help="bound on the gradient's norm")
+    add("--clip-norm", type=float, default=recipe.clip_norm, help="bound of the gradient's norm")
     add("--epochs", type=int, default=recipe.epochs)
-    add("--batch-size", type=int, default=recipe.batch_size, help="of a worker and step")
+    add("--batch-size", type=int, default=recipe.batch_size, help="per worker and step")
     add(
         "--warmup",
         choices=("exponential", "dense", "none"),
         default="exponential",
-        help="of the density; none leaves it to the method",
+        help="of the density; with none, the method decides",
     )
     add("--warmup-epochs", type=int, default=recipe.warmup_epochs, help="of density and rate")
-    add("--steps", type=int, help="at most so many an epoch, to try it out")
+    add("--steps", type=int, help="largest number per epoch, for a trial")
     add("--seed", type=int, default=1)
     add("--threads", type=int, default=1, help="threads per worker")
     add("--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here")
@@ -126,7 +126,7 @@ def make_parser(description, recipe):
 
 
 def read_arguments(parser, recipe):
-    """Return the parsed options, with the defaults that depend on others put in."""
+    """Return the parsed options. Defaults that depend on other options are filled in."""
     args = parser.parse_args()
     args.drops = recipe.drops
     if args.scale_lr is None:
@@ -146,8 +146,10 @@ def _method(text):
 
 
 def rate_at(args, epoch, workers):
-    """Return the learning rate at a point of the training, in epochs: linear in the warm-up, then
-    in steps or along a cosine."""
+    """Return the learning rate after ``epoch`` epochs, which may be a fraction.
+
+    The rate rises linearly in the warm-up, and then falls in steps or along a cosine.
+    """
     highest = args.lr * (workers if args.scale_lr else 1)
     if epoch < args.warmup_epochs:
         return args.lr + (highest - args.lr) * epoch / args.warmup_epochs
@@ -158,7 +160,7 @@ def rate_at(args, epoch, workers):
 
 
 def is_handed_over(args):
-    """Tell whether a memory does the optimizer's work, clipping included."""
+    """Return whether the compressor gets ``optimizer=``, so that its memory also clips."""
     return args.compression not in STOCK and (
         read_method(args.compression).name not in WITHOUT_RESIDUAL
     )
@@ -167,15 +169,15 @@ def is_handed_over(args):
 def build_compression(
     args, steps_per_epoch, compression, params, optimizer, stock, counter, size_of=static_size
 ):
-    """Return what Horovod is given as ``compression``.
+    """Return the compressor to pass to Horovod as ``compression``.
 
     Parameters
     ----------
-    steps_per_epoch : which are a stage of the warm-up
-    compression, params : the frontend's ``Compression`` of hvd_sparse, and what it compresses
-    optimizer : the one that Horovod is given
+    steps_per_epoch : number of steps of an epoch, which is a stage of the warm-up
+    compression, params : the frontend's ``Compression`` of hvd_sparse, and the model or parameters
+    optimizer : the optimizer that is passed to Horovod
     stock : Horovod's own ``Compression``
-    counter, size_of : add up the bytes of Horovod's own, from a tensor's entries
+    counter, size_of : as in ``Metered``, for Horovod's own compressors
     """
     if args.compression in STOCK:
         return Metered(getattr(stock, args.compression), counter, size_of)
@@ -205,8 +207,10 @@ def _warmup(args, steps_per_epoch):
 
 
 def _clipping(args, method):
-    """Return the option by which a memory clips, tensor by tensor: behind Horovod it would clip
-    what was selected."""
+    """Return the option with which the memory clips each tensor before the selection.
+
+    After Horovod's allreduce, only the selected entries could be clipped.
+    """
     if method == "dgc":
         return {"clip_norm": args.clip_norm}
     memory = "adam_correction" if args.optimizer == "adamw" else "momentum_feedback"

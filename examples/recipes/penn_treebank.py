@@ -1,4 +1,4 @@
-"""Penn Treebank from its text files, as columns of words that are read on from step to step."""
+"""Load Penn Treebank from its text files, and cut it into windows of consecutive words."""
 
 import numpy as np
 
@@ -7,8 +7,10 @@ END = "<eos>"
 
 
 def load(folder):
-    """Return the words of train, valid and test as numbers, int64, and the size of the
-    vocabulary."""
+    """Return the texts as word numbers, and the size of the vocabulary.
+
+    The texts are a mapping from "train", "valid" and "test" to int64 [words].
+    """
     missing = [name for name in FILES.values() if not (folder / name).is_file()]
     if missing:
         raise SystemExit(f"{folder} lacks {', '.join(missing)}: --data wants Mikolov's PTB files")
@@ -27,17 +29,17 @@ def _words(path):
 
 
 class Windows:
-    """Windows of a rank's columns: inputs and the words that follow them, int64 [batch, words].
+    """Windows of a rank's text: inputs, and for each word the next word, int64 [batch, words].
 
-    The text is cut into columns, one behind the other, and dealt out to the ranks; so the words of
-    a window's row follow those of the same row of the window before.
+    The text is cut into ``batch * size`` consecutive pieces of equal length, the columns, and each
+    rank gets ``batch`` of them. Each row of a window continues the same row of the window before.
 
     Parameters
     ----------
-    ids : of the whole text
-    batch, words : size of a window
-    rank, size : which columns
-    steps : windows at most; None for all there are
+    ids : word numbers of the whole text, int64 [words]
+    batch, words : number of rows and of words in a row of a window
+    rank, size : this rank, and the number of ranks
+    steps : largest number of windows; None for all windows
     """
 
     def __init__(self, ids, batch, words, rank, size, steps=None):

@@ -7,13 +7,13 @@ from recipes.shapes import VGG16
 
 
 def convolution(entering, leaving, size, stride=1):
-    """Return a convolution without bias, and its normalisation."""
+    """Return a convolution without bias, and a batch normalisation."""
     conv = nn.Conv2d(entering, leaving, size, stride, padding=size // 2, bias=False)
     return [conv, nn.BatchNorm2d(leaving)]
 
 
 class Residual(nn.Module):
-    """A block whose input is added to what its layers make of it."""
+    """A residual block, which adds the input (or its shortcut) to the output of the layers."""
 
     def __init__(self, layers, shortcut):
         super().__init__()
@@ -24,7 +24,7 @@ class Residual(nn.Module):
 
 
 class Halved(nn.Module):
-    """Every second pixel, and zeros in the new channels: a shortcut without parameters."""
+    """A shortcut without parameters: keep every second pixel, and fill new channels with 0."""
 
     def __init__(self, added):
         super().__init__()
@@ -35,7 +35,7 @@ class Halved(nn.Module):
 
 
 def resnet20(classes=10):
-    """ResNet-20 for images of 32 x 32: 269,722 parameters for 10 classes."""
+    """Return ResNet-20 for images of 32 x 32, with 269,722 parameters for 10 classes."""
     layers = [*convolution(3, 16, 3), nn.ReLU()]
     entering = 16
     for leaving in (16, 32, 64):
@@ -51,7 +51,7 @@ def resnet20(classes=10):
 
 
 def vgg16(classes=10):
-    """VGG-16 for images of 32 x 32, with normalisation and one layer behind the convolutions."""
+    """Return VGG-16 for images of 32 x 32, with normalisation and one fully connected layer."""
     layers, entering = [], 3
     for leaving in VGG16:
         if leaving:
@@ -63,8 +63,10 @@ def vgg16(classes=10):
 
 
 def resnet50(classes=1000):
-    """ResNet-50, whose blocks halve in their 3 x 3 convolution: 25,557,032 parameters for 1,000
-    classes."""
+    """Return ResNet-50, with 25,557,032 parameters for 1,000 classes.
+
+    The blocks that halve an image do so in their 3 x 3 convolution.
+    """
     layers = [*convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
     entering = 64
     for inner, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
@@ -78,7 +80,7 @@ def resnet50(classes=1000):
 def _bottleneck(entering, inner, stride, *, projects):
     layers = [*convolution(entering, inner, 1), nn.ReLU()]
     layers += [*convolution(inner, inner, 3, stride), nn.ReLU(), *convolution(inner, 4 * inner, 1)]
-    nn.init.zeros_(layers[-1].weight)  # every block begins as the identity
+    nn.init.zeros_(layers[-1].weight)  # so that every block begins as the identity
     shortcut = nn.Identity()
     if projects:
         shortcut = nn.Sequential(*convolution(entering, 4 * inner, 1, stride))
@@ -88,7 +90,8 @@ def _bottleneck(entering, inner, stride, *, projects):
 class Language(nn.Module):
     """An embedding, an LSTM of two layers, and a layer of logits, with dropout in between.
 
-    Its state is carried from one window of words to the next, and cut off there.
+    The LSTM's state is kept from one window of words to the next. Gradients end at a window's
+    beginning.
     """
 
     def __init__(self, vocabulary, width=1500, dropout=0.65):
@@ -102,7 +105,7 @@ class Language(nn.Module):
             nn.init.uniform_(parameter, -0.04, 0.04)
 
     def forget(self):
-        """Begin a new text."""
+        """Reset the state, because a new text begins."""
         self.state = None
 
     def forward(self, words):

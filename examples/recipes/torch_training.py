@@ -1,4 +1,4 @@
-"""The training that the PyTorch examples of the papers share."""
+"""The training that the PyTorch examples from papers share."""
 
 import common
 import horovod.torch as hvd
@@ -17,7 +17,7 @@ def begin(args):
 
 
 def build_optimizer(args, model):
-    """Return the optimizer that the options ask for; biases and norms do not decay."""
+    """Return the optimizer that the options select; biases and norms have no weight decay."""
     vectors = [p for p in model.parameters() if p.dim() < 2]
     others = [p for p in model.parameters() if p.dim() >= 2]
     groups = [{"params": others}, {"params": vectors, "weight_decay": 0.0}]
@@ -33,13 +33,13 @@ def build_optimizer(args, model):
 
 
 class Training:
-    """A model, its optimizer behind Horovod, and the log.
+    """A model, its optimizer wrapped by Horovod, and the log.
 
     Parameters
     ----------
     args : the options
-    model : what is trained
-    steps_per_epoch : of this rank, as of every other
+    model : the model to train
+    steps_per_epoch : number of steps of an epoch, the same on all ranks
     """
 
     def __init__(self, args, model, steps_per_epoch):
@@ -48,7 +48,7 @@ class Training:
         self.steps = 0
         optimizer = build_optimizer(args, model)
         named = list(model.named_parameters())
-        # What optimizer= does is said in README; Horovod gets the same optimizer.
+        # The README explains optimizer=. Horovod gets the same optimizer.
         self.compression = build_compression(
             args, steps_per_epoch, Compression, named, optimizer, hvd.Compression, common.Counter()
         )
@@ -59,7 +59,7 @@ class Training:
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
 
     def epoch(self, batches):
-        """Train on (inputs, labels) of an epoch; return the loss, averaged over all workers."""
+        """Train on an epoch's (inputs, labels); return the loss, averaged over all workers."""
         self.model.train()
         losses = [self.step(inputs, labels) for inputs, labels in batches]
         return hvd.allreduce(torch.tensor(losses).mean(), name="train_loss").item()
@@ -78,7 +78,7 @@ class Training:
         return loss.item()
 
     def apply(self):
-        """Apply the reduced gradients, clipped here where no memory has clipped them before."""
+        """Apply the reduced gradients. Clip them first, unless a memory has clipped them."""
         if self.args.clip_norm is None or is_handed_over(self.args):
             self.optimizer.step()
             return
@@ -89,8 +89,10 @@ class Training:
 
     @torch.no_grad()
     def test(self, batches):
-        """Return accuracy and mean loss over all workers' (inputs, labels), which may be of unequal
-        number."""
+        """Return the accuracy and mean loss on the batches of all workers.
+
+        A batch is (inputs, labels). Workers may have different numbers of batches.
+        """
         self.model.eval()
         sums = torch.zeros(3, dtype=torch.float64)
         for inputs, labels in batches:
@@ -102,5 +104,5 @@ class Training:
         return correct / count, loss / count
 
     def finish(self):
-        """Sum the run up."""
+        """Log a summary of the run."""
         self.log.summary(self.compression)

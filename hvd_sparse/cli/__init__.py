@@ -1,4 +1,4 @@
-"""The command ``hvd-sparse``, with its sub-commands ``list`` and ``cite``."""
+"""The command ``hvd-sparse``, and its sub-commands ``list`` and ``cite``."""
 
 from __future__ import annotations
 

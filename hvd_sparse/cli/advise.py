@@ -1,7 +1,7 @@
 """The command ``hvd-sparse advise``: predicts whether compression makes training steps faster. The
-prediction is arithmetic (``Setting.step``); nothing is measured. In the model, a collective starts
-after one cycle of Horovod and the latency of each hop of a ring. It then overlaps with the backward
-pass, and the time of selecting and encoding is added to that of the backward pass."""
+prediction is arithmetic (``Setting.step``); nothing is measured. A collective is assumed to start
+after one cycle of Horovod and the latency of each hop of a ring, and then to overlap with the
+backward pass. Selecting and encoding make the backward pass longer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """Entries of all gradients, number of compressed tensors, and seconds of a backward pass."""
+    """A model: entries of its gradients, number of compressed tensors, seconds of backward pass."""
 
     numel: int
     tensors: int
@@ -45,8 +45,8 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective, about one cycle of Horovod."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds to select and encode, for each tensor, each entry and each sent entry; and seconds to
-make the dense result, for each entry and each received entry. Measured with ``ldte_bs``,
+"""Seconds of selecting and encoding per tensor, per entry and per sent entry; and seconds of making
+the dense result per entry and per received entry. Measured with ``ldte_bs``,
 ``index_value``, the engine numba and one thread of an Intel Xeon with AVX-512
 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
@@ -89,7 +89,7 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return the number in ``text`` times the factor of its unit. The unit "" is an omitted one."""
+    """Return the number in ``text`` times the factor of its unit. The unit "" means no unit."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -176,10 +176,10 @@ class Setting:
 
 
 def choose(steps: Sequence[Step]) -> Step:
-    """Return the recommended one of ``steps``: a dense step, an fp16 step and any number of sparse
-    steps, in this order. If the fastest sparse step is faster than dense and fp16 by the factor
-    ``MARGIN``, return the sparse step of the highest density that is about as fast. Otherwise
-    return the dense step, or fp16 if it is faster by more than the factor ``AS_GOOD``."""
+    """Return the recommended step. ``steps`` has a dense step, an fp16 step and any number of
+    sparse steps, in this order. If the fastest sparse step is faster than dense and fp16 by the
+    factor ``MARGIN``, return the sparse step of the highest density that is about as fast.
+    Otherwise return dense, or fp16 if it is faster than dense by more than ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

@@ -27,7 +27,7 @@ SENT = "bytes_sent"
 """The metric by which a run without a compressor reports its sent bytes."""
 
 Curve = tuple[list[float], list[float]]
-"""The steps or the seconds of points, and the values at these points."""
+"""The points of a curve: their steps or seconds, and their values."""
 PARTS = ("select", "encode", "exchange", "decode", "rest")
 MOST_LAYERS = 40
 UNKNOWN = "no run recorded this value"

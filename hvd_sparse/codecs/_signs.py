@@ -34,7 +34,7 @@ class SignCodec(Codec):
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         """Return the magnitude that is sent for all values: the mean, unless overridden."""
-        # Add one by one, so that the result has the same bits as that of ``kernels.rows``.
+        # Add one by one, as compiled ``kernels.rows`` do, so that both results have the same bits.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
         return min(max(mean, smallest), largest)  # the sum may round or overflow

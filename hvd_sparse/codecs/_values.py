@@ -12,8 +12,8 @@
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
 all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
 
-``missing_code`` is a code that no value has: all bits set, a NaN, or in int8 the number -128. Codec
-``dense`` writes it for entries that are not sent. It exists in formats of whole bytes.
+``missing_code`` is a code that no value has: in int8 -128, otherwise all bits set, which is a NaN.
+Codec ``dense`` writes it for unsent entries. Only formats of whole bytes have this code.
 
 The two levels of int2 follow from the mean magnitude m:
 
@@ -89,8 +89,8 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: the prefix, which is a step, levels or empty, and the codes. Codes of
-    whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
+    """Return two arrays: the prefix, which holds a step, two levels or nothing; and the codes.
+    Codes of whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes

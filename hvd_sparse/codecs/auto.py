@@ -38,8 +38,8 @@ class Auto(Codec):
     ----------
     values : "bfloat16" or "float16", 2 bytes; "int8", 1 byte; "float32", exact, 4 bytes (8 for
         float64 gradients)
-    density : density for which the codec is chosen, in (0, 1]. None uses the density of the
-        schedule, or ``golomb`` if the method has no density
+    density : density for which the codec is chosen, in (0, 1]. None takes the schedule's density;
+        if the method has no density, ``golomb`` is used
 
     Notes
     -----

@@ -28,8 +28,8 @@ class Chunk12(ValuedCodec):
     two copies of the positions, one of them packed, and the conversion of the values.
 
     Paper: sarfi2025sparseloco.  Departs: a chunk may have any number of entries, while the paper
-    sends exactly 64. The number takes 2 bytes per chunk: 0.03 bytes per entry at density 1/64, and
-    half a byte at density 0.001, where ``golomb`` needs fewer bytes.
+    sends exactly 64. The number of entries takes 2 bytes per chunk: 0.03 bytes per entry at density
+    1/64, and half a byte at density 0.001, where ``golomb`` needs fewer bytes.
     """
 
     values: str = "int2"

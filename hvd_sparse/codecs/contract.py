@@ -22,7 +22,7 @@ class Codec:
     Attributes
     ----------
     number : number that identifies the codec in frames, and never changes; None for a codec that
-        chooses another codec and writes its frames. 12 is reserved for a removed codec
+        lets another codec write the frames. 12 is reserved for a removed codec
     is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
         errors
     sends_zeros : selected entries that are exactly zero are sent
@@ -47,12 +47,12 @@ class Codec:
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
-        """Return a selection, encoded as one frame, uint8 [bytes].
+        """Return a selection, encoded as one frame (a header and a body), uint8 [bytes].
 
         Parameters
         ----------
         selection : the entries to send, with finite values
-        kernels : packers of an engine; all engines produce the same bytes
+        kernels : an engine's kernels for codecs; all engines produce the same bytes
 
         Examples
         --------

@@ -17,7 +17,7 @@ from hvd_sparse.wire.frame import Frame
 class Golomb(ValuedCodec):
     """Send the gaps between indices in a Golomb code: 11.44 bits an index at density 0.001.
 
-        body: the gaps (``kernels.packing``: planes of low bits, then unary quotients); values
+        body: the gaps, in the Golomb code that ``kernels.packing`` defines; values
 
     The modulus, 2^b or 3 * 2^b, follows from count and numel, and is not sent. Random indices at
     densities below 0.1 cost at most 1.1 % more than their entropy (11.41 bits at density 0.001).

@@ -18,11 +18,11 @@ LONGEST = 65_535
 @CODECS.register("run16")
 @dataclass(frozen=True)
 class Run16(Codec):
-    """Send every entry's value, and the number of unsent entries before it (a run) in 16 bits.
+    """Send every selected entry's value, and the number of unsent entries before it (a run).
 
         body: uint16 runs [words], float32 or float64 values [words]
 
-    An entry costs 6 bytes, or 10 bytes for float64 gradients.
+    A run has 16 bits, so an entry costs 6 bytes, or 10 bytes for float64 gradients.
 
     Notes
     -----
@@ -73,7 +73,7 @@ class Run16(Codec):
         need(words == 0 or is_entry[-1], "the last run of zeros is not followed by an entry")
         ends = np.cumsum(runs, dtype=np.int64)
         ends += np.arange(words)
-        if words != frame.count:  # drop the fillers: the sum includes their runs
+        if words != frame.count:  # drop the fillers; their runs are already in the sums
             ends, runs, codes = ends[is_entry], runs[is_entry], codes[is_entry]
         need(
             frame.count == 0 or int(ends[-1]) < frame.numel,
@@ -97,7 +97,7 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def expected_fillers(count: int, numel: int) -> float:
     """Return the expected number of fillers (see ``Run16``) per entry for random indices: q + q^2 +
-    ..., if 65,536 or more unsent entries precede an entry with probability q."""
+    ..., where q is the probability that 65,536 or more unsent entries precede an entry."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

@@ -15,9 +15,9 @@ from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send 2 * index + (1 if negative) for every entry, in 32 bits, and the smallest magnitude.
+    """Send a 32-bit word for every entry, and the smallest magnitude of all entries.
 
-        body: float32 or float64 magnitude; uint32 words [count]
+        body: float32 or float64 magnitude; uint32 words [count]: 2 * index, plus 1 if negative
 
     The smallest magnitude is sent instead of the paper's threshold. Where a value is larger, the
     difference stays in the residual. Encoding raises UnsupportedInput for tensors of more than 2^31

@@ -1,5 +1,6 @@
-"""Implementations of ``collectives.contract``, one file for each communication library. The
-libraries' own waits have no time limit, so ``sleep_until`` polls instead."""
+"""Implementations of ``collectives.contract``, one file for each communication library. Horovod's
+own wait has no time limit, and that of torch.distributed ends the process group at its limit, so
+``sleep_until`` polls instead."""
 
 from __future__ import annotations
 

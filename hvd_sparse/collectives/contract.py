@@ -16,7 +16,8 @@ class Pending(Protocol):
     """A collective that has been started and may still run."""
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds, unless None."""
+        """Return the result. Raises ExchangeTimeout after ``timeout_s`` seconds; None sets no
+        limit."""
 
     def is_done(self) -> bool:
         """Return whether ``wait`` would return at once."""
@@ -113,14 +114,15 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's slice of a vector; lengths differ by at most one entry within a node."""
+        """Return a rank's slice of a vector, which the ranks of a node divide among them. The
+        lengths of their slices differ by at most one entry."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement of consecutive ranks on nodes; the last node may have fewer ranks."""
+    """Return a placement with ``ranks_per_node`` ranks on each node; the last may have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

@@ -1,10 +1,11 @@
 """Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
 On a device, arrays are copied from and to pinned memory on a separate stream, so that copies do not
-wait for the program's work. Horovod waits for the current stream of the submitting thread, and so
-for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its
-result is ready, and only the device's default stream waits for the result, so the separate stream
-waits for that one. Results are freed after the copy, so ``record_stream`` is not needed.
+wait for the program's work. Before Horovod reads an array, it waits for the current stream of the
+submitting thread, and so for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a
+handle is done before its result is ready, and only the device's default stream waits for the
+result. Therefore the separate stream waits for the default stream. Results are freed after the
+copy, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ class _HorovodPending:
         # Poll, because Horovod's ``synchronize`` has no time limit.
         if not sleep_until(self.is_done, timeout_s):
             raise unfinished("Horovod", self.name, timeout_s)
-        result = hvd.synchronize(self.handle)  # of an alltoall, with the received lengths
+        result = hvd.synchronize(self.handle)  # an alltoall also returns lengths
         return self.take(result if isinstance(result, torch.Tensor) else result[0])
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` lets HorovodInternalError pass, for elastic runs."""
+    """Collectives over a process set. ``wait`` does not catch HorovodInternalError."""
 
     horovod = mpi_ops
 
@@ -142,7 +143,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, as asynchronous completion requires."""
+    """Let the current stream wait for Horovod's results, if its handles complete asynchronously."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

@@ -144,8 +144,9 @@ class LocalCollective:
         parts: list[np.ndarray],
         finish: Callable[[list[Any]], tuple[np.ndarray, float]],
     ) -> _LocalPending:
-        """Start a collective of copies of ``parts``, because callers overwrite them. ``finish``
-        returns, from all ranks' parts, the result and the bytes received over a network."""
+        """Start a collective with copies of ``parts``, because callers overwrite the originals.
+        ``finish`` is a function of all ranks' parts that returns the result and the bytes received
+        over a network."""
         world, rank = self._world, self.rank
         world.sent[rank] += sum(part.nbytes for part in parts)
 

@@ -27,7 +27,7 @@ REMEMBERED = 8
 SPARE = 16
 """The room is the longest of these past lengths plus a fraction of 1 / SPARE."""
 STEADY = 2
-"""If past lengths differ by more than this factor, the room is 0, because padding would fill it."""
+"""If past lengths differ by more than this factor, the room is 0, to send little padding."""
 
 
 @dataclass(eq=False)
@@ -103,7 +103,7 @@ class _Gathering:
             beyond = np.maximum(sizes - self._room, 0)
             pairs = zip(parts, self._rest.wait(timeout_s), beyond)
             parts = [np.concatenate([part, rest[:size]]) for part, rest, size in pairs]
-        # Only after all waits, because a wait that has timed out may be repeated.
+        # Append only after all waits, because a wait that has timed out may be repeated.
         self._lengths.append(longest)
         self._result = np.concatenate(parts).view(self._dtype)
         return self._result

@@ -2,8 +2,9 @@
 
 During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
 all ranks. Each call selects entries and starts collectives, which run during the backward pass.
-With ``clip_grad_norm``, the last call starts all. It then waits for them and writes the results.
-One thread submits all collectives, because torch.distributed matches them by their order.
+With ``clip_grad_norm``, the last call of the pass starts all of them instead. The last call always
+waits for all collectives and writes the results. One thread submits all collectives, because
+torch.distributed matches them by their order.
 """
 
 from __future__ import annotations
@@ -309,11 +310,12 @@ def let_threads_finish() -> None:
 class SentBucket:
     """A bucket of DDP, from the hook's call for this bucket to the last hook call of the pass.
 
-    sum, reduced : the allreduce of all carriers, dense gradients and flags; its mean, by tensor
-    lengths : each tensor's number of entries in ``sum``: of its carrier, or of its dense gradient
+    sum : the running allreduce of all carriers, dense gradients and flags
+    reduced : for each tensor, its part of the result, divided by the number of ranks
+    lengths : for each tensor, the number of entries of this part, a carrier or a dense gradient
     uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
         gradient held an earlier result; empty if not needed
-    used : for each tensor, the share of the ranks that used the parameter; 1 if it is not needed
+    used : for each tensor, the share of the ranks that used the parameter; 1 if not needed
     spoiled : names of the tensors whose gradients held an earlier result on some rank
     """
 
@@ -353,7 +355,7 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
-    """Return whether the entries fill the memory from the first to the last without overlap. DDP
+    """Return whether the entries fill their range of memory without gaps and overlaps. DDP
     uses the strides of a contiguous tensor for all other parameters."""
     return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 
@@ -364,8 +366,8 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """After the backward pass, raise an error of all ranks, because DDP would refuse all later
-    passes after an earlier error. In ``model.join()`` there is no pass: raise it at once."""
+    """Raise, after the backward pass, an error that all ranks have. If it were raised in the pass,
+    DDP would refuse all later passes. In ``model.join()`` there is no pass: raise it at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -373,7 +375,7 @@ def raise_behind_backward(error: SparseError) -> None:
     def throw() -> None:
         raise error
 
-    # DDP queues its end after the hook's last call. A callback of a callback runs after that.
+    # DDP queues its last callback after the hook's last call. A nested callback runs after that.
     engine.queue_callback(lambda: engine.queue_callback(throw))
 
 
@@ -381,8 +383,8 @@ class Accumulation:
     """Records which parameters were used in a step, and which had a result in ``.grad`` when the
     step began. The backward passes of a step are those inside ``no_sync()`` and the first pass
     after them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before
-    DDP's hooks, so a bucket's records are complete in the communication hook. Gradients are checked
-    for results only if ``asks_for_results``, because reading them costs time."""
+    DDP's hooks, so a bucket's records are complete when the communication hook runs. Gradients are
+    checked for results only if ``asks_for_results``, because reading them costs time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters
@@ -396,7 +398,7 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called by autograd before adding to ``.grad``, even if there is no gradient to add."""
+        """Called by autograd before it adds to ``.grad``, even if it has no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)

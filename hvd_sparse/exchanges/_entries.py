@@ -18,7 +18,7 @@ from hvd_sparse.wire.frame import (
 )
 
 INDICES, VALUES = 240, 241
-"""Numbers of these two kinds of frames, written in place of a codec's number."""
+"""Numbers of frames with only indices and with only values, in place of a codec's number."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
@@ -51,7 +51,7 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Return one selection of a whole tensor from those of its regions, which ascend."""
+    """Return one selection, joined from those of a tensor's regions, given in ascending order."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

@@ -34,7 +34,7 @@ class Auto(Exchange):
     -----
     Exchanges that lose entries are not considered. ``shared_index`` is considered only with
     selectors that find the same indices on all ranks, for example ``random_k`` with a shared seed.
-    With other selectors, its result depends on how similar the ranks' gradients are.
+    With other selectors, the result depends on how similar the ranks' gradients are.
     """
 
     latency_ms: float = option(check_number, 1.0, low=0)
@@ -52,7 +52,8 @@ class Auto(Exchange):
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
     def predicted_ms(self, phases: int, nbytes: float) -> float:
-        """Return the milliseconds of ``phases`` collectives in which a node receives ``nbytes``."""
+        """Return the predicted milliseconds of an exchange of ``phases`` collectives. ``nbytes`` is
+        the number of bytes that a node receives in all of them together."""
         return phases * self.latency_ms + 8 * nbytes / (self.bandwidth_gbit * 1e6)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:

@@ -1,6 +1,6 @@
 """The context of an exchange, which runs for one bucket of tensors in one step.
 
-An exchange is a sequence of collectives (phases). It never raises between them, because the other
+An exchange is a sequence of collectives (phases). It never raises between two phases, because other
 ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error, later
 phases report the error to other ranks, and after the last phase ``read`` or ``finish`` raises it.
 """
@@ -43,7 +43,7 @@ Part = tuple[slice, Union[np.ndarray, Selection]]
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    frame : the encoded selection, uint8; None on a dense step, or if the exchange encodes
+    frame : the encoded selection, uint8; None on a dense step, or if ``run`` encodes it
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
@@ -74,7 +74,7 @@ class Arrival(NamedTuple):
         exchange
     returned : entries to add to this rank's residual, because they were not applied
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
-    is_finite : False, on all ranks, if a partial sum has overflowed
+    is_finite : False, on all ranks, if a gradient or a partial sum has NaN or Inf on any rank
     """
 
     parts: tuple[Part, ...]
@@ -85,7 +85,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival of a tensor whose sum overflows on a rank. This rank sends no frame, so all notice."""
+"""Arrival if a gradient or sum is not finite on a rank. That rank sends no frame, so all notice."""
 
 
 @dataclass(eq=False)
@@ -95,7 +95,7 @@ class Member:
     position : index among the registered tensors
     part : the range of entries whose residual this rank keeps
     steps : number of the tensor's completed steps
-    selector, codec, density : the parts and the density for this step
+    selector, codec, density : the selector, the codec and the density of this step
     memo : state that the tensor's last exchange returned, the same on all ranks
     """
 
@@ -194,7 +194,7 @@ class ExchangeContext:
         total = sum(message.size for message in messages)
         if total > MOST_BYTES:
             self._note_length(total)
-        if self.errors:  # perhaps only since the first ``write``; every receiver gets the same text
+        if self.errors:  # perhaps new since the first ``write``; all receivers get them
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)
         return Request("alltoall", np.concatenate(messages), splits)

@@ -37,9 +37,9 @@ class Exchange(Options):
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
         which entries are removed from a rank's residual
-    sums_first : gradients are summed before the selection; the rank with a sum keeps its residual
-    shares_indices : all ranks send values at the same indices, which an allreduce sums, without a
-        codec
+    sums_first : gradients are summed before the selection, and the summing rank keeps the residual
+    shares_indices : all ranks send values at the same indices; an allreduce sums these values,
+        without a codec
     sums_again : the exchange encodes sums of entries, so the codec must accept any values
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
@@ -85,7 +85,7 @@ class Exchange(Options):
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the most bytes that a node receives from other nodes per step and tensor entry."""
+        """Return the bytes, at most, that a node receives from others per step and tensor entry."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:

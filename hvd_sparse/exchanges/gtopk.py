@@ -22,7 +22,7 @@ class GTopK(Exchange):
     """Merge the selections of two ranks at a time, and keep the k largest entries of each merge.
 
         round j: rank r + 2**j sends its k entries to rank r, where 2**(j + 1) divides r
-        received: ceil(log2 N) * k entries at the root (rank 0), k entries on every other rank
+        received: ceil(log2 N) * k entries at the root (rank 0), k to ceil(log2 N) * k on others
 
     All ranks then receive the root's final entries and apply them. Entries at other indices stay in
     the residual of the rank that selected them.
@@ -104,8 +104,8 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries that the merges so far have kept, and the entries that
-    these have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
+    """One tensor on one rank: the entries that this rank's merges have kept so far, and those that
+    they have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels

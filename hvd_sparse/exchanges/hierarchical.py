@@ -110,7 +110,7 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return frames, by position, with this rank's values in the parts that ``rank`` sums."""
+    """Return frames, by position, with the parts of this rank's gradients that ``rank`` adds up."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

@@ -24,7 +24,7 @@ HIGH, LOW = 4 / 3, 2 / 3
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Add up each region of a tensor on one rank, its owner, and send the k largest sums to all.
+    """Add up each region of a tensor on one rank, its owner, and send all ranks the k largest sums.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
@@ -37,8 +37,8 @@ class OkTopK(Exchange):
     Parameters
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
-    drift : factor, 1 or more. All other steps multiply the threshold by it if the last step sent
-        more than 4/3 k sums, and divide the threshold by it if that step sent fewer than 2/3 k
+    drift : factor, 1 or more. After a step without exact evaluation, the threshold is multiplied by
+        it if that step sent more than 4/3 k sums, and divided by it if fewer than 2/3 k were sent
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which
@@ -200,7 +200,7 @@ class _Plan:
         elif applied.count < LOW * count:
             threshold /= drift
         regions = len(self.edges) - 1
-        # Give regions equally many applied entries; the next step's are distributed similarly.
+        # Give regions equally many applied entries; those of the next step are spread similarly.
         edges = self.edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]

@@ -95,8 +95,8 @@ class SharedIndex(Exchange):
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
     """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
-    mark. A failed rank contributes zeros, so the mark in the sum is wrong, and all ranks notice
-    this. ``lengths`` has the lengths of the other ranks' arrays."""
+    mark (``_mark``). A failed rank contributes zeros, so the mark in the sum is wrong, and all
+    ranks notice this. ``lengths`` has the lengths of the other ranks' arrays."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:

@@ -61,8 +61,8 @@ class AutoMethod(Builder):
         trial_steps : number of measured steps for each candidate, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
-            candidate, and a dense step sends all entries that the memory holds: with SGD it equals
-            a step of plain SGD, with Adam and Muon a step of their memories at density 1
+            candidate, and a dense step sends all entries that the memory holds. With SGD, such a
+            step equals a step of plain SGD; with Adam and Muon, a step at density 1
         options : the common options; without ``steps``, the codec is "block16" by default
         """
         if steps is None:
@@ -113,8 +113,8 @@ class LocalStepsBase:
     ) -> None:
         if not callable(compression):
             raise InvalidOption(
-                f"compression is {compression!r}: give a function that makes the compressor of the "
-                "anchors, for example functools.partial(Compression.topk, density=0.01)"
+                f"compression is {compression!r}: give a function that makes a compressor, for "
+                "example functools.partial(Compression.topk, density=0.01)"
             )
         check_whole(every, "every of LocalSteps", 1)
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
@@ -158,7 +158,7 @@ class LocalStepsBase:
 
 def refuse_unfrozen(what: str) -> None:
     raise InvalidOption(
-        f"{what} was frozen when LocalSteps was made, and is trained now: it has no anchor, so "
+        f"{what} was frozen when LocalSteps was made, and is trained now: it is not exchanged, so "
         "its values would differ between ranks; make LocalSteps while it is unfrozen and freeze "
         "it afterwards, or make another LocalSteps now"
     )

@@ -36,7 +36,8 @@ logger = logging.getLogger("hvd_sparse")
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
-"""Factor on the time limit of ``save``, because ranks that train instead must report first."""
+"""``save`` waits longer than the time limit, by this factor. Thus, if other ranks train instead of
+saving, their waits end first, and they report the error."""
 
 
 class Compressor:
@@ -131,8 +132,9 @@ class Compressor:
 
     def _place_in_world(self) -> tuple[int, int]:
         """Return the rank and the number of ranks at the last handshake, to which the state
-        belongs. After an elastic restart, Horovod has new ones before the next handshake. Raises
-        InvalidOption on a rank outside of the process set, because that rank has no state."""
+        belongs. After an elastic restart, Horovod's numbers change before the next handshake.
+        Raises InvalidOption on a rank outside of the process set, because that rank has no
+        state."""
         if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
@@ -200,8 +202,8 @@ class Compressor:
         """Return this rank's counters since the start, JSON-serializable.
 
         name, exchange : the compressor's name, and its exchange with options
-        hiding : only with ``density="hiding"``: the largest compression ratio, "c_max", and
-            "is_measured", whether the densities in "density_asked" are measured yet
+        hiding : only with ``density="hiding"``: "c_max", the largest compression ratio; and
+            "is_measured", whether the densities in "density_asked" have been measured
         along_rate : only if densities follow the learning rate: the mean "density", and the "codec"
 
         ``hvd_sparse.step.stats.Stats.report`` describes all other entries.
@@ -275,9 +277,9 @@ class Compressor:
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
-            threshold, the memos of selector and exchange, the name of the tensor or group from
-            which entries were last selected, the memory's arrays and numbers, and the density if it
-            was measured
+            threshold, the values that selector and exchange keep, the name of the tensor or group
+            from which entries were last selected, the memory's arrays and numbers, and the density
+            if it was measured
         """
         self.resolve()
         return saved_state(self.step, *self._place_in_world())
@@ -405,8 +407,8 @@ def check_process_set(process_set: ProcessSet, world_size: int) -> None:
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
-            "the others while "
-            "process sets are registered; leave process_set out, or run without --min-np"
+            "the others if process sets are registered; leave process_set out, or run without "
+            "--min-np"
         )
     if getattr(process_set, "process_set_id", None) is None:
         raise InvalidOption(

@@ -1,5 +1,5 @@
-"""Names of compressors. Ranks match collectives by these names, so they are equal on all ranks. A
-place names a frontend and a process set: for example "torch.0"."""
+"""The names of compressors, which are equal on all ranks, because Horovod matches collectives by
+these names. A place is the name of a frontend and a process set, for example "torch.0"."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class Naming:
         taken[self._number] = self._claim
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
-        """Determine and return the name. Raises InvalidOption if another live compressor has it. A
-        number is free only after ``release``, because ranks collect garbage at different times."""
+        """Determine and return the name. Raises InvalidOption if another live compressor has it.
+        The number in a name is free only after ``release``, because ranks collect garbage at
+        different times."""
         if not self._given:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]

@@ -28,7 +28,7 @@ logger = logging.getLogger("hvd_sparse")
 MOST_WAITING = 1000
 """Largest number of records that wait for the writers; further records are dropped."""
 LAST_S = 10.0
-"""Time limit in seconds at a program's end, first for room in the queue, then for the writers."""
+"""Seconds to wait at a program's end: first for a place in the queue, then for the writers."""
 
 SPANS = ("select", "encode", "exchange", "decode")
 
@@ -81,7 +81,7 @@ class Recorder:
             self._step.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
-        """Start a thread that asks which ranks are behind this one, which has submitted a step."""
+        """When this rank has submitted a whole step, ask in a thread which ranks are behind."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -144,7 +144,7 @@ class Recorder:
             ticket = tickets.get(key)
             sent = None if ticket is None else ticket.outgoing
             if sent is not None:
-                # Not a difference of counters: a step that was measured before may be taken back.
+                # Not a difference of counters, because an earlier measured step may be rolled back.
                 counted |= measured(sent)
             counts.append(counted)
             values = _figures(counted, [] if ticket is None or sent is None else [ticket])

@@ -45,7 +45,7 @@ def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
         TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
         rollback=configuration.rollback,
     )
-    if isinstance(small, DirectionState):  # it allocates its velocity in the first step
+    if isinstance(small, DirectionState):  # its vectors are allocated in the first step
         is_sparse = configuration.is_sparse(spec.shape, spec.numel)
         small.density = configuration.density(0, spec) if is_sparse else 1.0
         small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)

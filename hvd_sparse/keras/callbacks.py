@@ -61,7 +61,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     ----------
     initial_lr : learning rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : duration of the warm-up in epochs, above 0, for example 0.5
-    steps_per_epoch : batches in an epoch; InvalidOption if neither this nor ``fit`` has the number
+    steps_per_epoch : batches in an epoch; required (InvalidOption) if ``fit`` does not know it
     """
 
     def __init__(

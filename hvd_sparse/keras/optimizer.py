@@ -63,7 +63,7 @@ def DistributedOptimizer(
     ----------
     optimizer : an optimizer of Keras 3. To scale the loss, pass the ``LossScaleOptimizer``, not the
         optimizer inside of it
-    backward_passes_per_step : 1; use the optimizer's ``gradient_accumulation_steps`` instead
+    backward_passes_per_step : must be 1; use the optimizer's own ``gradient_accumulation_steps``
     options : options of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
         compression plans groups), ``process_set``, ``sparse_as_dense``

@@ -4,7 +4,8 @@
 follow these rules, so that they give equal results:
 
 * An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
-* Of equal magnitudes, the lower index is taken first. Indices are uint32, ascending and unique.
+* A kernel that takes entries returns their indices and values. Of equal magnitudes, the lower index
+  is taken first. Indices are uint32, ascending and unique.
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
@@ -65,7 +66,7 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """The entries to take in the pass that adds the gradient to the residual.
+    """The entries to take, and to replace by 0, in the pass that adds the gradient.
 
     threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
@@ -114,7 +115,7 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the entries that reach the threshold; all non-zeros reach 0."""
+        """Return statistics of the entries that reach the threshold. Non-zeros reach 0."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -258,7 +259,7 @@ class Kernels(Packers):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
         smallest of their magnitudes, or 0 if there are none. The other entries are written back to
-        ``out``, the vector from which all were removed; None if that vector still has them."""
+        ``out``, the vector from which all were removed; None if it still has them."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -318,15 +319,15 @@ class Kernels(Packers):
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """For each row, add a tensor's gradient to its residual, take entries and encode them as a
-        frame. Stop at the first row that is left to ``step.pipeline``. Return that row's number
-        (the number of rows if none is left), and the indices and values taken from its vector.
+        frame. Stop at the first row that must be left to ``step.pipeline``. Return its number (the
+        number of rows if there is none), and the indices and values taken from its vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``: the entries as other ranks decode them, at the places
-            that they have in a plain frame; the array ``frames`` itself if the body is plain
+        lists : uint8, as long as ``frames``. Here the entries are written as in a plain frame, with
+            the values that other ranks decode. Pass ``frames`` itself if ``body`` is plain
         body : format of the frames' bodies, ``kernels.rows.PLAIN`` or ``SIGNS``
         """
         raise NotImplementedError

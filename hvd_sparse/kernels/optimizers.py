@@ -96,7 +96,7 @@ Direction = Union[Decay, Momentum, Adam]
 def operands(
     direction: Direction | None, dtype: np.dtype
 ) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
-    """Return a direction's vectors, and its numbers rounded to the dtype; both empty for None."""
+    """Return tuples of a direction's vectors and of its rounded numbers, both empty for None."""
     if direction is None:
         return (), ()
     if isinstance(direction, Decay):
@@ -109,7 +109,7 @@ def operands(
 class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, which makes a matrix's singular values nearly equal.
 
-    shape : shape of the matrix, or of a stack of matrices, whose last two axes are a matrix's
+    shape : shape of the matrix, or of a stack of matrices; the last two axes are those of a matrix
     steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
         applies to each singular value x

@@ -6,9 +6,9 @@ bytes which no encoder writes, for example corrupt ones, returns None.
 Golomb code of the gaps between ascending indices.  With gaps g_i = index_i - index_(i-1) - 1 and a
 modulus M = 2^b or 3 * 2^b, which is computed from count and numel:
 
-    planes   the low b bits of g modulo M, for all gaps. The b bits are split into planes of 16, 8,
-             4, 2 and 1 bits (of these, the ones that add up to b); the first plane has the lowest
-             bits
+    planes   the low b bits of g modulo M, for all gaps. The b bits are split into planes, whose
+             widths are those of 16, 8, 4, 2 and 1 bits that add up to b; the first plane has the
+             lowest bits
     thirds   only if M = 3 * 2^b. With t = (g >> b) % 3: one bit for each gap, 1 if t > 0; then one
              bit for each gap with t > 0, 1 if t = 2
     unary    for each gap, g // M zeros and then a one
@@ -75,13 +75,13 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
     shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    Which of two moduli gives the shorter code depends on y = (1 - count / numel)^u:
+    For a power of two u, let y = (1 - count / numel)^u. The modulus with the shorter code is
 
         u   rather than 2u   if y < 0.618034
         2u  rather than 3u   if y < 0.754878
         3u  rather than 4u   if y < 0.819173
 
-    Integers below 2^63 give the same modulus on all machines, also when numba compiles this.
+    All machines get the same modulus, because it is computed with integers below 2^63.
     """
     high, rest = divmod((numel - count) << _HALF, numel)
     chance, shift = (high << _HALF) + (rest << _HALF) // numel, 0
@@ -162,10 +162,10 @@ class Packers:
         return found
 
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Multiply the magnitudes of non-zero values by ``scale``, a power of two, and round them
-        down to integers, clipped to [1, 2^26 - 1], or to [1, 2^26] for float32 values, because
-        float32 rounds the bound up. Return how many integers exceed ``above`` (with 0, all do), and
-        the sum of these integers, which does not depend on their order."""
+        """Multiply the magnitudes of non-zero values by ``scale``, a power of two, and round the
+        products down to integers in [1, 2^26 - 1]. For float32 values the upper bound is 2^26,
+        because float32 rounds it up. Return how many integers exceed ``above`` (all exceed 0), and
+        their sum, which does not depend on the order of addition."""
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))

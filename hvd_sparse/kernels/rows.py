@@ -1,7 +1,7 @@
 """Tables with a row for each tensor of a bucket. One call of an engine processes a whole table
 (docs/adr/0040), and gives the same bits as ``step.pipeline``. The engine leaves a row to the
-pipeline if it took too few or too many entries, a value is not finite or a frame is damaged; the
-pipeline then continues with the data written so far."""
+pipeline if too few or too many entries reach the aim, a value is not finite or a frame is damaged.
+The pipeline then continues with the data written so far."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LEAST, MOST = 0.0005, 0.3
 """Bounds of the margin: the fraction by which an aim lies below the tensor's previous threshold."""
 
 SLACK, MOST_SLACK = 1.05, 2.5
-"""If a pass takes fewer than ``SLACK`` times the needed entries, the margin grows. For few entries
-this factor is larger, up to ``MOST_SLACK``, because the standard deviation of a count is about its
-square root."""
+"""If a pass takes fewer than ``SLACK`` times the needed entries, the margin grows. If few entries
+are needed, a larger factor is used, up to ``MOST_SLACK``, because the standard deviation of a count
+is about the square root of the count."""
 
 SCATTER = 8.0
 """Number of standard deviations of a count that the slack covers."""
@@ -26,7 +26,7 @@ PLENTY = 4.0
 """If a pass takes more than this factor times the needed entries, the margin narrows faster."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction; 0 is the gradient. Each is the number of its vectors and numbers together."""
+"""Kinds of direction, each given by its count of vectors and numbers; 0 is the gradient itself."""
 
 PLAIN, SIGNS = 1, 2
 """Formats of a frame's body: that of codec ``index_value``, and that of codec ``sign_mean``."""
@@ -66,7 +66,7 @@ ARRIVED = np.dtype(
         ("first", "i8"),  # number of the row's first frame
         ("parts", "i8"),  # number of the row's frames
         ("factor", "f8"),  # by which the sum is multiplied
-        # Written: an upper bound of the sum's magnitudes; NaN if the pipeline must write ``out``.
+        # Written by the engine: upper bound of magnitudes; NaN if the pipeline must write ``out``.
         ("most", "f8"),
     ]
 )

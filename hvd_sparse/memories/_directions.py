@@ -84,7 +84,7 @@ class DirectionState(ResidualState):
         residual' = residual + direction,  where sent entries become +0.0
 
     Subclasses compute the direction (``_direct``). An entry is multiplied by the learning rate of
-    the step in which it is sent, which gave better accuracy than the rate of the step in which it
+    the step in which it is sent. This gave better accuracy than the rate of the step in which it
     was added (docs/results/accuracy-ways.md). Entries that are sent at rate 0 would be lost, so a
     step at rate 0 sends nothing, adds nothing and keeps the residual.
     """
@@ -153,10 +153,10 @@ class DirectionState(ResidualState):
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient, or if its norm exceeds the limit for one rank, a copy rescaled to
-        this limit. The copy is written to ``out`` if given, because new memory takes several times
-        as long. N independent gradients with the limit as norm have an average (or a sum, if
-        Horovod sums) of the norm ``clip_norm``, as in ``MomentumCorrection``."""
+        """Return the gradient if its norm is within the limit for one rank, otherwise a copy
+        rescaled to this limit, in ``out`` if given, because new memory takes several times as long.
+        If N independent gradients have the limit as their norm, their average (or their sum, if
+        Horovod sums) has the norm ``clip_norm`` (see ``MomentumCorrection``)."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -193,7 +193,7 @@ class DirectionState(ResidualState):
     ) -> Accumulated:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
-        # ``out`` may be the new residual: the pass reads each entry there before it overwrites it.
+        # A clipped gradient may be in ``v.new``: the pass reads each entry before it overwrites it.
         out = v.new if aim is not None and v.can_roll_back else None
         gradient = scaled(gradient, -1) if self._is_climbing else gradient
         gradient = self._clipped(gradient, world_size, out)
@@ -287,7 +287,7 @@ class VelocityState(DirectionState):
 
     def _adopt(self, moments: Moments) -> None:
         given = moments.arrays.get("momentum")
-        # Before Horovod's broadcast, an optimizer without a state gets zeros and no steps.
+        # Before Horovod's broadcast, an optimizer without a state gets zero velocity and no steps.
         has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
         self._undamped_at = -1 if has_begun else self.step
         self._begin(given)

@@ -45,9 +45,9 @@ class AdamCorrection(DirectionMemory):
 
     Notes
     -----
-    Adam after the exchange would not work, because an entry arrives rarely, as the sum of many
-    gradients. Its second moment is too large compared with its mean, so its updates are too small,
-    by a factor of about the square root of 1 / density.
+    Adam would not work after the exchange, because an entry arrives rarely, as the sum of many
+    gradients. The entry's second moment is then too large compared with its mean, so its updates
+    are too small, by a factor of about the square root of 1 / density.
 
     Each rank has only its own gradients, whose noise has N times the variance of the noise in the
     average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
@@ -56,7 +56,7 @@ class AdamCorrection(DirectionMemory):
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, and v adds up the entry's gradients, so a mean over the last ten
-    steps would only delay these (docs/results/accuracy-ways.md).
+    steps would only delay the gradients (docs/results/accuracy-ways.md).
 
     The optimizer must only multiply the result by its learning rate; ``optimizer=`` ensures this.
 
@@ -69,8 +69,8 @@ class AdamCorrection(DirectionMemory):
     rollback, each of them is kept twice. Cost: one pass over m, s and v. A step without a previous
     threshold needs two passes, one of them over six vectors.
 
-    Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the residual
-    instead of the momentum.
+    Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the use of the
+    residual instead of the mean m.
     """
 
     beta1: float = option(check_fraction, 0.9)
@@ -86,8 +86,8 @@ class AdamCorrection(DirectionMemory):
 class AdamCorrectionState(DirectionState):
     """The mean m, the second moment s and the residual v of one tensor (see ``AdamCorrection``).
 
-    begun : number of the tensor's step at which m and s started; negative if the optimizer had made
-        more steps before the memory continued from its moments
+    begun : number of the tensor's step at which m and s started; negative if the memory continues
+        from the moments of an optimizer that had made more steps than the tensor
     largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 
@@ -114,7 +114,7 @@ class AdamCorrectionState(DirectionState):
         gradient = directed(gradient, self._decay(world_size), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
-        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
+        # Updates do not grow with gradients, so if Horovod sums N updates, each is divided by N.
         scale = 1.0 if self.is_average else 1 / world_size
         return self._push(gradient, kernels, self._numbers(world_size, scale))
 
@@ -141,7 +141,7 @@ class AdamCorrectionState(DirectionState):
             return
         largest = moments.arrays.get("largest")
         if moments.steps and moments.ranks > 1:
-            # The optimizer's second moment is of an average, with less noise than one rank's.
+            # The optimizer's second moment is that of an average, which has less noise.
             of_mean, of_square = self._unbiased(moments.steps)
             least = mean * mean * (of_mean / of_square)
             square = square + np.maximum(square - least, 0) * (moments.ranks - 1)
@@ -197,7 +197,7 @@ class AdamCorrectionState(DirectionState):
             reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
-        # The reduced gradient is the ranks' average, so their number needs no correction.
+        # The reduced gradient is the ranks' average, so there is no correction for their number.
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:

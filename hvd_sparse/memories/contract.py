@@ -1,5 +1,5 @@
-"""The base classes of memories and of their states. A memory has one state for each tensor; a
-``ResidualState`` has a residual."""
+"""The base classes of memories, which keep the entries that are not sent, and of their states. A
+memory has one state for each tensor; a ``ResidualState`` has a residual."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Accumulated(NamedTuple):
     moments : statistics of the whole vector's magnitudes; None if the pass had an aim
     taking : result of a pass with an aim, with the entries taken out of the vector; otherwise None
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
-        itself, or if a pass with an aim did not store it
+        itself, or if a pass with an aim did not store the added vector
     """
 
     vector: np.ndarray
@@ -35,8 +35,8 @@ class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
     A step writes a new version of the state. Then ``commit`` keeps or ``roll_back`` drops this
-    version. The caller sets ``step``, ``is_average`` and ``density`` before each step. If the
-    memory ``finishes``, ``tune`` sets ``settings``, and the options from which ``gain`` follows.
+    version. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
+    with ``finishes``, ``tune`` sets ``settings``, and the options from which ``gain`` is computed.
 
     Attributes
     ----------
@@ -62,7 +62,8 @@ class MemoryState:
         ----------
         gradient : float32 or float64 [numel], read-only
         world_size : number of ranks over which the gradient will be summed
-        aim : if given, the same pass takes the entries that reach this aim out of the vector
+        aim : if given, the same pass lists the entries that reach the aim's threshold, and replaces
+            these entries by 0 in the vector, unless they exceed the aim's capacity
         """
         raise NotImplementedError
 
@@ -107,11 +108,11 @@ class MemoryState:
         the step."""
 
     def add(self, returned: Selection) -> None:
-        """Add the entries that an exchange returned as not applied to the committed state."""
+        """Add to the committed residual the entries that an exchange returned as not applied."""
 
     def move(self, zeros: Zeros) -> None:
-        """Before the first step, replace the vectors by zeros on an accelerator. The function
-        ``zeros`` allocates them. Only for memories whose ``needs_host`` is empty."""
+        """Before the first step, replace the vectors by vectors of zeros on an accelerator,
+        allocated by the function ``zeros``. Only for memories whose ``needs_host`` is empty."""
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return views of the committed vectors by name, for checkpoints. The residual's name is
@@ -137,7 +138,7 @@ class Memory(Options):
     conserves : the sum of sent and kept entries is exactly the accumulated vector
     keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
-    finishes : ``finish`` processes all reduced gradients, also of tensors that are never compressed
+    finishes : ``finish`` processes all reduced gradients, even of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : the reason why, with these options, gradients on an accelerator must be copied to
         the host, as the end of a sentence about the memory; empty if the copy is not needed
@@ -158,9 +159,10 @@ class Memory(Options):
 
 
 class DoubleBuffer:
-    """A vector that has an old and a new version until the step has succeeded. A rank learns that a
-    step has failed only after it has written its new residual, and subtracting the gradient again
-    would not restore the old bits. Without ``rollback``, ``old`` and ``new`` are one buffer."""
+    """A vector that has an old and a new version until the step has succeeded. The old version is
+    needed to undo a failed step: a rank learns of the failure only after it has written its new
+    residual, and subtracting the gradient again would not restore the old bits. Without
+    ``rollback``, ``old`` and ``new`` are one buffer."""
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
         self.old = aligned_zeros(numel, dtype)
@@ -208,7 +210,7 @@ class ResidualState(MemoryState):
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
-        # Exact values leave nothing, so write +0.0, without reading or rounding.
+        # Nothing is left of exactly sent entries, so write +0.0, without reading or rounding.
         if is_exact and not is_taken:
             kernels.clear(self.residual.new, sent.indices)
         elif not is_taken:

@@ -128,8 +128,8 @@ class Residual16State(MemoryState):
         self._forget()
 
     def roll_back(self) -> None:
-        """Restore the residual. Without a second buffer, add the sent entries and round a second
-        time; the residual then includes the failed step's gradient."""
+        """Restore the residual. Without a second buffer, add the sent entries back, and round a
+        second time; the residual then includes the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -190,15 +190,15 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return, for every number, the bits, uint32, of the largest finite number with the same sign.
-    Limited to these bits, rounding does not give infinity."""
+    """Return an upper limit for every rounded number, as uint32 bits: the largest finite number
+    with the same sign. Without this limit, rounding could give infinity."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count], hashed from index and seed. The high bits are best."""
+    """Return random bits, uint32 [count], hashed from index and seed. High bits are more random."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

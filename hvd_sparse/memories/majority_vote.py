@@ -55,7 +55,7 @@ class MajorityVoteState(NoMemoryState):
         a tensor that is never compressed, of their gradients."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
-            # An average rounds votes of 1 / world_size, so less than half a vote is a tie.
+            # In an average, votes of 1 / world_size are rounded, so less than half a vote is a tie.
             half = 0.5 / self._world_size if self.is_average else 0.5
             signs[np.abs(reduced) < half] = 0
         return signs

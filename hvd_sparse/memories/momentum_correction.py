@@ -34,14 +34,14 @@ class MomentumCorrection(MomentumMemory):
     clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
         before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
         ``clip_norm / sqrt(world_size)`` if Horovod sums, because the average of N independent
-        gradients has ``1 / sqrt(N)`` of their norm, and their sum ``sqrt(N)`` times their norm
+        gradients has ``1 / sqrt(N)`` of their norm, and the sum ``sqrt(N)`` times their norm
 
     Notes
     -----
     The optimizer must not apply momentum, because the reduced gradient is already a velocity.
 
-    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory.  If an SGD optimizer is passed
-    (``optimizer=``), other methods use ``MomentumFeedback``, unless this memory is named.
+    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory.  With ``optimizer=`` SGD,
+    other methods use ``MomentumFeedback``, unless ``memory="momentum_correction"`` is given.
 
     A dense step sends all of v and keeps u, so a run with only dense steps is SGD with momentum.
     For tensors that are never compressed, the same momentum is applied to the reduced gradient.

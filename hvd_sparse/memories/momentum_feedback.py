@@ -38,7 +38,8 @@ ROUNDING = 1e-6
 @MEMORIES.register("momentum_feedback")
 @dataclass(frozen=True)
 class MomentumFeedback(MomentumMemory):
-    """Let the residual smooth gradients as momentum would, and scale the sum as SGD would.
+    """Let the residual, which delays gradients, replace a part of the momentum. Scale the ranks'
+    sum so that gradients have the same total effect as in SGD. v is the residual, u the velocity.
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
@@ -48,7 +49,8 @@ class MomentumFeedback(MomentumMemory):
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
 
     At densities up to 1 - momentum, m is 0, and there is no u: gradients are accumulated. On dense
-    steps, and for tensors that are never compressed, m is ``momentum``, and the result is SGD's.
+    steps, and for tensors that are never compressed, m is ``momentum``, and the result is as in
+    SGD.
 
     Parameters
     ----------
@@ -62,16 +64,16 @@ class MomentumFeedback(MomentumMemory):
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
     * gradient / (1 - momentum) in total for each gradient. The residual smooths too, over about 1 /
     density - 1 steps, so a velocity would delay each gradient a second time. Therefore u smooths
-    only over the remaining steps, and every gradient is multiplied once by 1 / (1 - momentum).
+    only over the remaining steps. In total, a gradient still counts 1 / (1 - momentum) times.
 
     If the density changes, v and u are rescaled to the new m, so that the total update that is
     still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
     u, so that a dense step does not apply the whole residual at once. A run with only dense steps
-    is SGD with momentum. An entry moves the parameter by the learning rate and the momentum of the
-    step in which it is sent.
+    is SGD with momentum. The learning rate and the momentum of the step in which an entry is sent
+    apply to the whole entry, also to the part accumulated in earlier steps.
 
-    If this memory is named, instead of used through ``optimizer=``, the program's optimizer must
-    not apply momentum.
+    With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
+    apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
     them is kept twice. Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``;
@@ -122,7 +124,8 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density, keeping the total update still to be applied."""
+        """Rescale v and u to this step's density. The update that is still to be applied stays the
+        same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as in torch, the velocity does not change without momentum

@@ -52,7 +52,7 @@ class MuonCorrection(AdamCorrection):
     Notes
     -----
     The optimizer multiplies the reduced updates by its learning rate, and does not orthogonalize
-    them again. Muon after the exchange would orthogonalize a matrix that has few non-zero entries.
+    them again. After the exchange, Muon would orthogonalize a matrix that has few non-zero entries.
 
     At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
     updates for each rank's gradients, while Muon computes the update for the average gradient. Both
@@ -62,7 +62,7 @@ class MuonCorrection(AdamCorrection):
     ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
     usually are not. A tensor of four dimensions, such as a convolution's kernel, is a matrix with
     one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
-    the last two. Tensors that are never compressed get Muon itself, or Adam.
+    the last two dimensions. Tensors that are never compressed get Muon itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
     other tensors. With rollback, each of them is kept twice. Cost: three passes, and the iteration
@@ -134,7 +134,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if not self._is_matrix:
             self._need("square")
             return super()._direct(gradient, kernels, world_size)
-        # Updates do not scale with gradients, so if Horovod sums N updates, each is divided by N.
+        # Updates do not grow with gradients, so if Horovod sums N updates, each is divided by N.
         share = 1.0 if self.is_average else 1 / world_size
         return self._orthogonalized(gradient, kernels, share), None
 

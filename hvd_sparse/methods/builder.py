@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that a run sends each entry at its default density, within the bounds above."""
+"""Number of times that a run sends each entry at the run's default density, within these bounds."""
 MOST_LOOKS = 1_000
 """Largest number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
@@ -139,9 +139,9 @@ class Builder:
         rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not
         accept this option, because they have no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
-        density then follows the learning rate (schedule "learning_rate"). Its mean is ``density``
-        or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The default of
-        ``codec`` is then "sign_mean"
+        density then follows the learning rate (schedule "learning_rate"). The mean density is
+        ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. With
+        ``steps``, the default of ``codec`` is "sign_mean"
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
         stepped through the run to compute the mean rate. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
@@ -163,8 +163,8 @@ class Builder:
         measures the first steps and the network, then uses the fastest groups. In TensorFlow, the
         tensors in each of Horovod's groups share a message
     select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs`` does
-        (only with exchange "allgather"). The density is then that of the group, whose largest
-        entries are sent whichever tensor they belong to
+        (only with exchange "allgather"). The density is then that of the group: the group's largest
+        entries are sent, whichever tensor they belong to
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
         density needs more bytes, the step runs dense; if a selection needs more, its smallest
         entries stay in the residual. None, the default, sets no bound
@@ -194,8 +194,8 @@ class Builder:
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Give every method an attribute ``compress``, which Horovod calls if a program passes it
-        the method. This attribute raises InvalidOption; the message shows the call to write."""
+        """Give every method an attribute ``compress``, which Horovod calls if a program passes the
+        method itself. It raises InvalidOption; the message shows the call to write."""
         super().__init_subclass__(**options)
         for base in cls.__mro__:
             for name, member in vars(base).items():
@@ -298,7 +298,7 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the rates that densities follow, or None. Warn if the mean density is too low."""
+        """Return the learning rates that densities follow, or None. Warn of a low mean density."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -379,7 +379,7 @@ def _take_steps(
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
-    """Raise InvalidOption, in place of a ``compress``. The message shows the call to write."""
+    """Raise InvalidOption. Horovod calls this as the ``compress`` of a method; see ``Builder``."""
     raise InvalidOption(
         f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
         f"compression=Compression.{name}(params, ...), where params are the parameters that "

@@ -53,8 +53,8 @@ class Methods(Builder):
         """Exact top-k of every tensor, with error feedback; the usual baseline.
         Paper: aji2017sparse.
 
-        For networks with layer normalisation, the paper uses one threshold for all tensors. This is
-        left out; ``select_over="group"`` is similar.
+        For networks with layer normalisation, the paper uses one threshold for all tensors. This
+        single threshold is left out; ``select_over="group"`` is similar.
         """
         return cls.build(params, selector=TopK(density), **options)
 
@@ -347,9 +347,10 @@ class Methods(Builder):
 
         The authors' code runs the first steps dense, as ``variant="paper"`` does.
 
-        These parts of the paper are left out: regions with equal numbers of the ranks' local
-        selections, which an allreduce finds (here regions follow the applied entries), and
-        balancing before the last collective (here each rank sends a bounded number of entries).
+        Two parts of the paper are left out. In the paper, an allreduce finds regions with equally
+        many locally selected entries; here regions have equally many of the entries that the
+        previous step applied. The paper balances the entries between ranks before the last
+        collective; here each rank sends a bounded number.
 
         Parameters
         ----------
@@ -475,8 +476,8 @@ class Methods(Builder):
         """Majority vote of the signs of all entries, without a residual.
         Paper: bernstein2019majority.
 
-        The optimizer receives +1, -1 or, for a tie, 0, so every update has the size of the learning
-        rate.
+        The optimizer receives +1 or -1, or 0 for a tie. So every update that is not 0 has the size
+        of the learning rate.
 
         Signum's momentum, which each worker applies before the vote, is left out.
         """

@@ -79,10 +79,11 @@ class Costs:
     """Costs of an exchange by one allgather, measured on the slowest rank, which all ranks await.
 
     wire : seconds of a message, as a function of the bytes that a rank receives
-    work, decode : seconds of selecting and encoding, and of decoding, by number of entries
+    work : seconds of selecting and encoding, as a function of the number of entries
+    decode : seconds of decoding, as a function of the number of entries
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     compressed : positions of the compressed tensors
-    ready_s : by tensor name, seconds from a step's first gradient to this tensor's
+    ready_s : by tensor name, seconds from a step's first gradient to the tensor's gradient
     nbytes : by tensor name, bytes that a rank sends
     """
 
@@ -109,13 +110,13 @@ class Costs:
         families: dict[object, list[str]] = defaultdict(list)
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
         for key, steps in self._told[0]["seen"].items():
-            # With select_over="group", a group is selected from as one vector, of one dtype.
+            # With select_over="group", a group becomes one vector, which has one dtype.
             dtype = dtypes.get(key) if self.configuration.select_over == "group" else None
             families[tuple(steps), dtype].append(key)
         return [keys for keys in families.values() if self.layers(keys)]
 
     def layers(self, keys: Sequence[str]) -> list[int]:
-        """Return the positions of the compressed tensors among ``keys``, in backward order."""
+        """Return the positions of compressed tensors in ``keys``, in order of the backward pass."""
         wanted, specs = set(keys), self.specs
         found = [position for position in self.compressed if specs[position].key in wanted]
         # A backward pass runs in reverse order, so equal times are sorted by descending position.

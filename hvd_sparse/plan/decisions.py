@@ -24,7 +24,7 @@ GRID = 48
 changing a choice."""
 
 Plan = tuple[int, ...]
-"""For each group in backward order, its end; (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
+"""For each group, the first layer after it: (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class GroupPlan:
         groupings: "none" (one tensor per message), "all" (one message), "default" (the groups that
         were measured) and "planned". A constant is added to all four, so that "default" equals the
         measured time. If several optimizers step separately, their predicted times are added
-    wire : seconds of a message, as a line in the bytes that a rank receives
-    work : seconds of selecting and encoding, as a line in the number of entries of a tensor, or of
-        a whole group with ``select_over="group"``
-    decode : seconds of decoding, as a line in the number of entries of a tensor
+    wire : seconds of a message, as a linear function of the bytes that a rank receives
+    work : seconds of selecting and encoding, as a linear function of the number of entries of a
+        tensor, or of a whole group with ``select_over="group"``
+    decode : seconds of decoding, as a linear function of the number of entries of a tensor
     """
 
     label: ClassVar[str] = "plan"
@@ -56,15 +56,15 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the plan with the shortest predicted step, which may have the default groups. All
-        tensors of a group have gradients in the same steps, as those of one optimizer do."""
+        """Return the plan with the shortest predicted step, which may have the default groups. A
+        group has only tensors that have gradients in the same steps."""
         specs = costs.specs
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
         for keys in costs.families():
             buckets, ends_s = _plan_family(keys, costs)
             chosen += buckets
-            # The time that the model does not predict, from steps with the default groups.
+            # Add the time that the model does not predict, measured with the default groups.
             rest_s = max(0.0, costs.whole_s(keys[0]) - ends_s["default"])
             predicted_s = {way: total + ends_s[way] + rest_s for way, total in predicted_s.items()}
         planned = {position for bucket in chosen for position in bucket}
@@ -145,7 +145,7 @@ def _apart_where_needed(
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """The planning problem: layers in backward order, and the costs of shi2020mgs to group them.
+    """The planning problem: layers in backward order, and the costs of groups, as in shi2020mgs.
 
     Selecting and encoding interrupt the backward pass, and messages are sent one after the other:
 
@@ -155,9 +155,9 @@ class Instance:
     backward_s : for each layer, seconds of the backward pass since the previous layer's gradient
     numel : entries of each layer
     nbytes : bytes that a rank receives for each layer
-    wire : time of a message, as a line in the bytes that a rank receives
-    select : time of selecting and encoding, as a line in the number of entries
-    per_tensor : True if each tensor is selected from separately, False if a group is one vector
+    wire : seconds of a message, as a linear function of the bytes that a rank receives
+    select : seconds of selecting and encoding, as a linear function of the number of entries
+    per_tensor : True if entries are selected tensor by tensor, False if a group is one vector
     """
 
     backward_s: np.ndarray
@@ -204,7 +204,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with neighbouring groups joined wherever the step does not end later."""
+    """Return the plan with neighbouring groups joined wherever the step then ends no later."""
     ends = list(plan)
     # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
@@ -283,7 +283,7 @@ class HiddenDensities:
     messages : number of messages of a step
     backward_s : seconds from the first gradient to the last, including selection
     exposed_s : predicted seconds from the last gradient to the end of the last message
-    wire : time of a message, as a line in the bytes that a rank receives
+    wire : seconds of a message, as a linear function of the bytes that a rank receives
     """
 
     label: ClassVar[str] = "hiding"
@@ -300,8 +300,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which the message hides behind the
-        backward pass, as in the abstract of shi2020lags, by our own rule ``largest_hidden``."""
+        """Choose for each message the largest density at which the message ends before the next
+        one is ready. The idea is that of shi2020lags; the rule ``largest_hidden`` is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -342,8 +342,9 @@ class HiddenDensities:
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Choose the largest size of each message at which the message hides. Return the indices of the
-    chosen sizes, and the end time of each message, float64 [messages], in seconds.
+    """Choose the largest size of each message at which the message hides: it ends before the next
+    one is ready. Return the indices of the chosen sizes, and the end time of each message, float64
+    [messages], in seconds.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
     at most ``ready(next) - max(ready(this), end(previous))`` seconds. A message that does not hide

@@ -98,7 +98,8 @@ class Departure:
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
-        """Return whether ``slowest_s``, the slowest rank's median, has changed by ``FACTOR``."""
+        """Return whether the slowest rank's median step time, ``slowest_s``, differs from that of
+        the first window by more than ``FACTOR``."""
         self._left, self._times = REVIEW_EVERY, []
         if self.first_s is None:
             self.first_s = slowest_s or None
@@ -134,7 +135,7 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Let the step begin at its first gradient; in graphs, ``replan`` was called earlier."""
+        """Let the step begin at its first gradient, because in graphs ``begin`` runs earlier."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
@@ -168,7 +169,7 @@ class Measurements:
         """Return a JSON-serializable dict. All but the last three are medians over the steps, by
         tensor name. If entries are selected from whole groups, groups take the place of tensors.
 
-        "ready" : seconds from a step's first gradient to this one, without this package's work
+        "ready" : seconds to this gradient from the step's first, without this package's work
         "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
         "nbytes" : bytes sent
         "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient

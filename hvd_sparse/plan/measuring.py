@@ -32,8 +32,9 @@ ENOUGH = STEPS // 2 + 1
 
 
 class MeasuringPolicy(Policy):
-    """Base class of policies that measure steps until all ranks adopt one decision of class
-    ``kind`` (``is_over``). "Collective" below means that all ranks must call in the same step."""
+    """Base class of policies that measure steps until all ranks adopt one decision, an object of
+    class ``kind``; then ``is_over`` is True. "Collective" below means that all ranks must make a
+    call in the same step."""
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]
@@ -259,7 +260,7 @@ class GraphPlannedGroups(PlannedGroups):
 
 class HidingPolicy(MeasuringPolicy):
     """Policy of ``density="hiding"``: uses the smallest density during the measurement, and then
-    the largest densities at which messages hide behind the backward pass."""
+    the largest densities at which the messages still end during the backward pass."""
 
     kind = HiddenDensities
     departed = "their densities were measured, so they are measured again"

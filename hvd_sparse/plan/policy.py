@@ -31,7 +31,7 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
-"""The way of a dense step that also sends the residuals, before steps in another dense way."""
+"""The way of a dense step that also sends the residuals. It precedes "dense" and "fp16" steps."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
@@ -41,7 +41,7 @@ MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
 few steps are uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way is now slower by this factor than another in the trial."""
+"""A new trial begins if the chosen way is now slower by this factor than another was before."""
 RECENT = 50
 """Number of most recent steps whose median a review compares."""
 
@@ -128,7 +128,7 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives. If one hangs, the error contains ``what``."""
+    """Return a context for a policy's collectives. If one times out, the error names ``what``."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -194,7 +194,7 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """Continue with the next way if the current one is measured or too slow; finally decide."""
+        """Go on to the next way if this one is measured or too slow; after the last, decide."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
@@ -301,5 +301,5 @@ class Fallback(Policy):
         self.trial.restart()
         self.decision = None
         self.clock.request()
-        # The running steps have not sent their residuals.
+        # Steps that were running have not sent any residuals.
         self.owed.update(dict.fromkeys(self.owed))

@@ -37,7 +37,7 @@ class ValuedSchedule(Schedule, Options):
     Parameters
     ----------
     value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
-        density. In a schedule that is given as a mapping, the method's density is the default
+        density. In a schedule given as a mapping, the method's density is the default
     """
 
     value: Density = option(check_rule)

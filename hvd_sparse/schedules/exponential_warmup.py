@@ -28,7 +28,7 @@ class ExponentialWarmup(ValuedSchedule):
 
     Notes
     -----
-    A stage runs dense if a dense allreduce moves no more bytes than sparse steps at its density.
+    A stage runs dense if a dense allreduce moves no more bytes than a sparse step of this stage.
 
     Paper: lin2018dgc.
     """

@@ -8,7 +8,7 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. Selectors then send one entry, memories with momentum none."""
+"""Density at a learning rate of 0. The memory then sends no entries (see ``DirectionState``)."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -23,7 +23,7 @@ class LearningRate(ValuedSchedule):
     Parameters
     ----------
     value : mean density of the run, in (0, 1], or a rule that gives every tensor its mean density.
-        In a schedule that is given as a mapping, the method's density is the default
+        In a schedule given as a mapping, the method's density is the default
     steps : how often the run calls the learning-rate scheduler: the number of steps, or of epochs
         if a PyTorch scheduler is stepped once per epoch.  The mean rate is computed with a copy of
         the scheduler (``scheduler=``), or from the Keras schedule.  None if the mean is not known

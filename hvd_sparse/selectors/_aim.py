@@ -1,11 +1,11 @@
-"""Aims: thresholds at which the pass that adds the gradient also collects entries (candidates).
+"""Aims: thresholds at which the pass that adds the gradient to the residual also collects entries.
 
-The selector then selects among the candidates, and needs no pass of its own.
+The selector selects among these entries (the candidates), and needs no pass of its own.
 
 An aim lies slightly below the threshold of the tensor's previous step, so that the candidates
-include all entries that will be selected; the others go back to the residual. The distance below
-that threshold (the margin) adapts, because too few candidates cost another pass, and too many make
-the list longer.
+include all entries that will be selected. Candidates that are not selected go back to the residual.
+The distance between the aim and the previous threshold (the margin) adapts, because too few
+candidates cost another pass, and too many make the list longer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""A search starts at this factor times the previous threshold. Under error feedback many entries
-lie just below the previous threshold, so a higher start would need another pass."""
+"""Factor of the previous threshold at which a search starts. With error feedback, many entries lie
+just below that threshold, so a search that started higher would need another pass."""
 
 START = 0.03
 """Margin of a tensor's first aim: the fraction by which it lies below the previous threshold."""
@@ -27,15 +27,16 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. If more entries reach it, the pass collects none."""
+"""Capacity of an aim, as a multiple of k. If more entries reach the aim, the pass collects none."""
 
 FEW = 4096
-"""The capacity of an aim is at least k plus this number, because so short a list costs little."""
+"""The capacity of an aim is at least k plus this number, because short lists cost little."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """The counts that a search accepts. If it finds none, the ``wanted`` largest are selected."""
+    """The counts of entries that a search for a threshold accepts: ``least`` to ``most``. If the
+    search finds no such threshold, the ``wanted`` largest entries are selected."""
 
     least: int
     wanted: int
@@ -81,8 +82,8 @@ class Miss:
 
     @property
     def known(self) -> tuple[float, int] | None:
-        """The aim's threshold and the number of entries that reach it, as a search's first count.
-        A number above the capacity is given as capacity + 1; None if the number is unknown."""
+        """The aim's threshold and the number of entries that reach it, as the first count of a
+        search. A number above the capacity is given as capacity + 1; None if unknown."""
         if not self.is_sure:
             return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
@@ -90,8 +91,8 @@ class Miss:
 
 def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim | None:
     """Return an aim that lies by the fraction ``margin`` below ``warm``, the threshold of the
-    previous step. ``count`` is k. Return None if k is 0, or ``warm`` is None or subnormal, because
-    some threads flush subnormal numbers to zero."""
+    previous step. ``count`` is k. Return None if k is 0 or ``warm`` is None, and also if ``warm``
+    is subnormal, because some threads flush subnormal numbers to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     capacity = min(numel, max(CAPACITY * count, count + FEW))
@@ -105,9 +106,9 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim. The margin grows at once if ``found`` candidates were
-    fewer than ``needed``, or hardly more, narrows slowly if they were clearly more, and is halved
-    if they exceeded the capacity (None). ``margin`` is the previous margin; None at first."""
+    """Return the margin of the next aim from the previous one (None at first). The margin grows if
+    ``found``, the number of candidates, was below or hardly above ``needed``, narrows slowly if it
+    was clearly above, and is halved if it exceeded the capacity (None)."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

@@ -1,6 +1,6 @@
-"""Search for a threshold that about a wanted number of entries reach. The search counts entries,
-and narrows a bracket [low, high] with count(low) > wanted > count(high), until a count lies in a
-band around the wanted number, or no other threshold fits between low and high."""
+"""Search for a threshold that about a wanted number of entries reach. The search counts the entries
+that reach a threshold, and narrows a bracket [low, high] with count(low) > wanted > count(high). It
+ends if a count lies in a band around the wanted number, or if further counts would not help."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return an estimate of the threshold that ``wanted`` entries reach, away from the bracket's
-    two ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
+    """Return an estimate of the threshold that ``wanted`` entries reach, but not at the bracket's
+    ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -141,7 +141,7 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> Found:
-    """Return the entries that reach a threshold whose count is in the band, and this threshold.
+    """Find a threshold whose count is in the band. Return it and the entries that reach it.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
     number of the dtype lies inside the bracket. Then the ``wanted`` largest entries are returned

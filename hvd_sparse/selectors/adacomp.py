@@ -58,5 +58,5 @@ class AdaComp(Selector):
 
 
 def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length: that of convolutions for three dimensions or more."""
+    """Return the paper's bin length: 50 for three dimensions or more (convolutions), else 500."""
     return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

@@ -23,13 +23,13 @@ class Found(NamedTuple):
     """A selection, and how it was made.
 
     threshold : threshold from which the tensor's next step computes its aim or starts its search;
-        None if that step has to start without one
+        None if that step has to start without a threshold
     passes : how often the selector read the whole vector. Passes that compute moments, mean or
         standard deviation, or that copy the selected entries, do not count
     is_fallback : exact top-k made the selection, because a search did not converge or too many
         entries reached the threshold
     memo : further state for this tensor's next step; JSON-serializable
-    is_one_pass : the memory's pass collected all needed entries (see ``Selector.aim``)
+    is_one_pass : the pass that added the gradient collected all needed entries (``Selector.aim``)
     is_taken : the selected entries have already been set to +0.0 in the vector
     """
 
@@ -77,8 +77,8 @@ class Context(NamedTuple):
         return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous threshold (None if none or more than ``most``
-        do, or if the threshold is ``steps`` steps old), and the number of passes."""
+        """Return the entries that reach the previous threshold, and the number of passes. The
+        entries are None if none or more than ``most`` reach it, or if ``age`` >= ``steps``."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -145,7 +145,7 @@ class Selector(Options):
         kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """Return the entries to send of a tensor that has had no step yet.
+        """Return the entries to send, as in a tensor's first step, without an earlier threshold.
 
         Parameters
         ----------
@@ -176,19 +176,19 @@ class Selector(Options):
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim for a tensor of ``numel`` entries, or None. With an aim, the memory's pass
-        also collects the entries that reach the aim. For ``warm`` and ``memo`` see ``Context``."""
+        """Return the aim at which the pass that adds a gradient of ``numel`` entries also collects
+        entries; None for no aim. For ``warm`` and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the band by which ``cut`` decides: it selects all candidates if their number is in
-        the band, and the ``wanted`` largest if it is above. None if the selector has no aim, or if
-        its ``cut`` uses more than the number of candidates."""
+        """Return the band by which ``cut`` decides: all candidates are selected if their number is
+        in the band, and the ``wanted`` largest if the number is above the band. None if the
+        selector has no aim, or if its ``cut`` uses more than the number of candidates."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many of the candidates ``taken``, which the memory's pass collected, are
-        selected. Return None if the selector must search the whole vector instead."""
+        """Return how many of the candidates ``taken`` are selected (see ``aim``). Return None if
+        the selector must search the whole vector instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None

@@ -38,14 +38,14 @@ class DgcSampled(DensitySelector):
     At least the largest entry and at most high * k entries are sent.
 
     Cost: in most steps, the selection needs no extra pass over the tensor, because the pass that
-    adds the gradient to the residual also collects the entries that reach a threshold slightly
-    below the previous step's. If enough of these entries belong to the sample, the rest of the
-    sample is not read. Otherwise the cost is reading the sample and, if too few entries were
-    collected, one pass per round.
+    adds the gradient to the residual also collects the entries whose magnitudes reach a value
+    slightly below the previous step's threshold. If enough of these entries belong to the sample,
+    the rest of the sample is not read. Otherwise the cost is reading the sample and, if too few
+    entries were collected, one pass per round.
 
-    Paper: lin2018dgc.  Departs: if more than k entries reach the threshold, the authors' code sends
-    those with the lowest indices, so that the ends of tensors are seldom sent. Here the largest
-    entries are sent.
+    Paper: lin2018dgc.  Departs: if between k and high * k entries reach the threshold, the authors'
+    code sends only the k with the lowest indices, so that the ends of tensors are seldom sent. Here
+    all of them are sent.
     """
 
     sample_density: float = option(check_density, 0.01)
@@ -66,7 +66,7 @@ class DgcSampled(DensitySelector):
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         wanted, (low, high) = self.count(taken.numel), self.bounds
-        if context.kept is None or taken.count <= wanted:  # there may be no other non-zeros
+        if context.kept is None or taken.count <= wanted:  # ``find`` checks for other non-zeros
             return None
         most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
         memo = steer(context.memo, taken.count, most + 1)
@@ -126,7 +126,7 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries: odd, to cover all columns of a matrix."""
+        """Return the distance between sampled entries: odd, to sample all columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

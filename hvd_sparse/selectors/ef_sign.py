@@ -16,14 +16,14 @@ class EfSign(Selector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated|)
 
-    With error feedback, |accumulated - sent|^2 = |accumulated|^2 - (sum of magnitudes)^2 / numel if
-    no entry is 0.
+    With error feedback, the squared norm of the residual is |accumulated|^2 - (sum of magnitudes)^2
+    / numel if no entry is 0.
 
     Cost: one pass to compute the mean, and one to write the signs.
 
     Paper: karimireddy2019error.  Departs: the learning rate is applied by the optimizer instead of
-    the selector; the sum over the ranks is divided by their number, which a published
-    implementation omits.
+    the selector; the sum over the ranks is divided by their number, while a published
+    implementation omits this division.
     """
 
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"

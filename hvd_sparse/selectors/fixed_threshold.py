@@ -12,8 +12,8 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim above the fixed threshold, as a multiple of the number of entries that may be
-sent."""
+"""Capacity of an aim that is higher than the fixed threshold, as a multiple of the number of
+entries that may be sent."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -54,7 +54,7 @@ class FixedThreshold(Selector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most, miss = count_from_density(accumulated.size, self.max_density), context.miss
-        # The aim's capacity is exceeded, so more entries reach it than may be sent: do not count.
+        # More entries reach the aim than may be sent, so do not count them again.
         if miss is not None and miss.is_sure and miss.count is None:
             kept, is_fallback = context.kernels.take_largest(accumulated, most), True
         elif self.signs_only:

@@ -37,13 +37,13 @@ class Ldte(DensitySelector):
     -----
     The paper states that the residual gradient is closer to a Laplace than to a normal
     distribution, that the threshold follows from the area under the distribution's tail, and that
-    its parameter is found by maximum likelihood. The formula above and the location 0 are our
-    derivation.
+    the distribution's parameter is found by maximum likelihood. The formula above and the location
+    0 are our derivation.
 
     The estimate is not corrected, so for other distributions the number of selected entries may be
-    far from k. Under error feedback the distribution has no long tail, because large entries are
-    sent at every step, and very few entries reach the threshold: use ``ldte_bs``. At least the
-    largest entry is sent.
+    far from k. With error feedback, the distribution has no long tail, because large entries are
+    sent at every step. Very few entries then reach the threshold: use ``ldte_bs`` instead. At least
+    the largest entry is sent.
 
     Cost: one pass to take the entries.
 

@@ -20,7 +20,7 @@ class LdteBs(DensitySelector):
     """Select about k entries above a threshold that is estimated with a Laplace distribution, then
     corrected by counting.
 
-        first threshold: t = mean(|accumulated|) * ln(numel / k), or near the previous step's
+        first threshold: t = mean(|accumulated|) * ln(numel / k), or near the previous threshold
         repeat: count the entries with |accumulated| >= t, and stop if low * k <= count <= high * k;
                 otherwise choose the next t between a threshold with too many entries and one with
                 too few (the bracket)
@@ -37,11 +37,11 @@ class LdteBs(DensitySelector):
     Notes
     -----
     The paper states: fit a Laplace distribution to the residual gradient, read the top-k threshold
-    off it, and correct it by binary search, without sampling or sorting. We had no access to the
-    paper's details. The following is our derivation: the first threshold in closed form (maximum
-    likelihood, location 0), the bracket [0, max], the tolerance, the limit on counts, the
-    interpolation, the warm start, the search among candidates, and the conditions that end the
-    search.
+    off the distribution, and correct the threshold by binary search, without sampling or sorting.
+    We had no access to the paper's details. The following is our derivation: the first threshold in
+    closed form (maximum likelihood, location 0), the bracket [0, max], the tolerance, the limit on
+    counts, the interpolation, the warm start, the search among candidates, and the conditions that
+    end the search.
 
     Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
     reached, or two counts do not narrow the bracket, for example because magnitudes are equal. The
@@ -49,10 +49,10 @@ class LdteBs(DensitySelector):
     non-zeros).
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries that reach a threshold slightly
-    below the previous step's. If there are more than the tolerance allows, the k largest are
-    selected. In other steps, for example the first, every count is a pass over the tensor, until
-    few entries, at most 16 k, reach a threshold; later counts read only these
+    that adds the gradient to the residual also collects the entries whose magnitudes reach a value
+    slightly below the previous step's threshold. If these are more than the tolerance allows, the k
+    largest of them are selected. In other steps, for example the first, every count is a pass over
+    the tensor, until few entries, at most 16 k, reach a threshold; later counts read only these
     (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the

@@ -35,9 +35,9 @@ class RedsyncSearch(DensitySelector):
     gradient to the residual also collects the entries that reach the threshold.
 
     Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
-    reach the mean, its search ends with these. A widely copied implementation raises the threshold
-    if too few entries reach it; here the threshold is lowered. We do not know for how many steps
-    the paper uses a threshold again.
+    reach the mean, the paper's search ends with these few. A widely copied implementation raises
+    the threshold if too few entries reach it; here the threshold is lowered. We do not know for how
+    many steps the paper uses a threshold again.
     """
 
     reuse_steps: int = option(check_whole, 5, least=0)

@@ -72,8 +72,8 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail, whose shape is
-    computed by the usual approximation to maximum likelihood."""
+    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail. The
+    distribution's shape is computed by the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -113,9 +113,9 @@ class Sidco(DensitySelector):
 
     Notes
     -----
-    Another stage selects more entries if the tail is light, and fewer if it is heavy. Therefore the
-    number of stages goes on changing in the same direction until the error grows, and then in the
-    other direction. At least the largest entry is sent.
+    Another stage selects more entries if the tail is light, and fewer if it is heavy, which is not
+    known in advance. So the number of stages goes on changing in one direction until the error
+    grows, and then in the other. At least the largest entry is sent.
 
     Cost: one pass per stage, and one to take the entries.
 
@@ -174,10 +174,10 @@ class Sidco(DensitySelector):
 
 
 class History(NamedTuple):
-    """The number of stages of a tensor, and the results that decide its next change.
+    """A tensor's number of stages, and the results that decide how this number changes next.
 
     change : the last change of ``stages``, 1 or -1
-    steps : number of steps since the number was last reviewed
+    steps : number of steps since the number of stages was last reviewed
     total : sum of count / k over these steps
     last_error : distance of the mean of count / k from 1 at the last review
     """
@@ -195,7 +195,7 @@ class History(NamedTuple):
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after a step; every ``adapt_every`` steps, the stages may change."""
+        """Return the history after a step. Every ``adapt_every`` steps, ``stages`` may change."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)

@@ -16,8 +16,8 @@ class Stc(ExactSelector):
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 
-    The memory keeps accumulated - sent at the sent entries, so that |accumulated - sent|^2 =
-    |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k.
+    The memory keeps accumulated - sent at the sent entries. The squared norm of the residual is
+    then |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / k.
 
     Cost: that of ``topk``, and one pass over the k entries.
 

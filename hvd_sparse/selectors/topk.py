@@ -25,12 +25,12 @@ class TopK(ExactSelector):
     the entry with the lower index is selected first.
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries that reach a threshold slightly
-    below the previous step's, and the k largest of these are selected. If the pass collected too
-    few entries, too many, or none (on the first step, and sometimes in groups), further passes
-    search for a threshold that k to 3 k entries reach, and the k largest of these are selected. The
-    search starts near the previous step's threshold or, without one, at the Laplace estimate (see
-    ``ldte_bs``).
+    that adds the gradient to the residual also collects the entries whose magnitudes reach a value
+    slightly below the previous step's threshold. The k largest of these entries are selected. If
+    the pass collected too few entries, too many, or none (on the first step, and sometimes in
+    groups), further passes search for a threshold that k to 3 k entries reach; then the k largest
+    of those are selected. The search starts near the previous step's threshold or, without one, at
+    the Laplace estimate (see ``ldte_bs``).
 
     Paper: aji2017sparse.  Departs: k entries of each tensor are selected, while the paper uses one
     threshold for all tensors.

@@ -2,8 +2,8 @@
 
     bytes     content (little-endian)
     8         b"HVDSPRS" and the version of this layout
-    ...       the arrays, one after the other
-    ...       JSON: the states; each array is replaced by its dtype, length and place in the file
+    any       the arrays, one after the other
+    any       JSON: the states; each array is replaced by its dtype, length and place in the file
     8         length of the JSON
     32        SHA-256 of all bytes before
 
@@ -204,8 +204,8 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 
 def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
-    """Yield the gathered arrays of all ranks' states. Every rank must iterate to the end, because a
-    rank without an array sends an empty one.
+    """Yield the gathered arrays of all ranks' states. Every rank must iterate to the end, because
+    each iteration is collective; a rank that lacks the array sends an empty one.
 
     mine : this rank's state
     told : the states of all ranks, with [dtype, length] in place of each array

@@ -7,8 +7,9 @@ ranks, a constant for Sum. This product must not change when N ranks become M (d
     Average    the mean of the N residuals     (1/M) * M * (sum / N)  =  (1/N) * sum
     Sum        the sum, divided by M           M * (sum / M)          =  sum
 
-Velocities are redistributed like residuals. New ranks get the mean of arrays that are equal on all
-ranks, or are each rank's estimate of one quantity. Thresholds and measured densities are reset.
+Velocities are redistributed like residuals. Arrays that are equal on all ranks, or that estimate
+the same quantity on every rank, for example Adam's moments, are replaced by their mean. Thresholds
+and measured densities are reset.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hvd_sparse.state.state_check import check_form
 from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
-"""Names of memories' arrays that are equal on all ranks, or are estimates of one quantity."""
+"""Names of memories' arrays that are equal on all ranks, or estimate the same quantity."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
 """Fields of a state that are equal on all ranks of a world."""
 
@@ -99,7 +100,7 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a state's field; "config" without the options that may differ between ranks."""
+    """Return a field of a state; of "config", only the options that are equal on all ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -160,7 +161,7 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation``: how often the ranks had rejoined before it."""
+    """A state that this rank keeps. ``generation`` is the number of earlier rejoinings."""
 
     generation: int
     state: State
@@ -180,7 +181,7 @@ class Commits:
     rank may be one commit behind. Until this rank has made two commits since the last rejoining, it
     keeps two more states. One is its copy of the state from which the ranks resumed at the
     rejoining. The other is the state after the rejoining, or the state at a later failure, because
-    another rank may have committed in the same step.
+    another rank may have committed the state of this step.
     """
 
     def __init__(self) -> None:
@@ -254,7 +255,7 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     of the same step. Raises RankMismatch if a rank that should have such a state lacks it."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
-    # Ignore new workers if others were in the run: they may have loaded an older checkpoint.
+    # If others were in the run, ignore new workers, which may have loaded an old checkpoint.
     old = met or trained or list(range(len(told)))
     leader = old[0]
     point = told[leader]["held"][0]

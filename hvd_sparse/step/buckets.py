@@ -12,7 +12,7 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected payload, in bytes, of a full bucket. From there on, start-up costs are negligible."""
+"""Expected bytes of a full bucket. In longer messages, the cost of starting is negligible."""
 
 MOST_GROUPS = 2**53
 """Largest number of groups, because above it the float64 numbers in ``_equal`` are not exact."""
@@ -27,7 +27,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Return buckets of neighbouring tensors, from last to first, as backward passes reach them."""
+    """Return buckets of neighbouring tensors, from the last tensor to the first, because most
+    backward passes compute gradients in this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -90,7 +91,8 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if selection is over groups, and the vectors of one cannot be joined."""
+    """Raise InvalidOption if ``select_over`` is "group" and the tensors of a bucket cannot be
+    joined to one vector."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

@@ -1,8 +1,9 @@
 """The driver runs a step's collectives, for frontends that can wait for them: numpy and PyTorch.
 
 ``compress`` returns a ticket, the record of one gradient in one step, and starts a bucket's
-exchange when the bucket is full. The step's first ``decompress`` finishes all exchanges in the
-order of the buckets, because hooks run in another order on each rank, which could wait forever.
+exchange when the bucket is full. The step's first ``decompress`` finishes all exchanges, in the
+order of the buckets. Hooks run in different orders on different ranks, so if each finished only its
+own exchange, ranks could wait for each other forever.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Conversation:
         except StopIteration as stop:
             self.result, self.is_done, self.pending = stop.value, True, None
             return
-        # Horovod matches collectives by name, so every phase needs its own.
+        # Horovod matches collectives by name, so every phase needs a name of its own.
         name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
         self._phase += 1
         self.pending = request.start(self._collective, name)
@@ -92,7 +93,7 @@ class Driver:
             has_arrived = each[0].has_arrived
             if has_arrived is not None and has_arrived():
                 self._start(*each)
-        # As early as possible, so that communication overlaps the backward pass.
+        # Start as early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
                 self.step.begin_passes(bucket)
@@ -131,11 +132,11 @@ class Driver:
                 self._drive(ticket.run)
             # Tickets without a bucket have raised above.
             assert isinstance(ticket, TensorStep)
-            if is_dropped:  # not completed, so the tensor's next step rolls this one back
+            if is_dropped:  # the step stays incomplete, so the tensor's next step rolls it back
                 return NOTHING
             return self.step.result(ticket, reduced, parameter)
         except Exception as error:
-            # Also for Horovod's errors, after which an elastic run continues from the old state.
+            # Roll back after Horovod's errors, too: an elastic run continues from the old state.
             self.step.transactions.fail(ticket.run, error)
             raise
 
@@ -150,8 +151,9 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Start the exchanges of all buckets, because other ranks may wait for their messages,
-        which report this rank's error about an unregistered tensor. Then raise this error."""
+        """Start the exchanges of all buckets, because other ranks may wait for them. The messages
+        report this rank's error about an unregistered tensor. Then raise PeerFailure with this
+        error."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -187,7 +189,7 @@ class Driver:
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
                 del self._under_way[bucket]
-                with contextlib.suppress(SparseError):  # the failed step has raised its own
+                with contextlib.suppress(SparseError):  # the failed step has raised its own error
                     conversation.finish(self.step.configuration.timeout_s)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
@@ -202,8 +204,8 @@ class Driver:
         run.is_closed = True
         failure = self._finish(run)
         if isinstance(failure, PeerFailure):
-            # All ranks know of the failure now. Receive errors sent in buckets that only the failed
-            # rank has entered, or they would be matched with messages of the next step.
+            # All ranks know of the failure now. Exchange the other buckets, too, because the failed
+            # rank may have sent messages in them, which would be matched with the next step's.
             for index, members in enumerate(self.step.buckets):
                 run.open(index, members)
             self._finish(run)
@@ -213,10 +215,10 @@ class Driver:
 
     def _finish(self, run: StepRun) -> SparseError | None:
         active = []
-        # In the same order on all ranks, because collectives are matched by their order.
+        # In the same order on all ranks, because torch.distributed matches collectives by order.
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
-            # If the bucket is not full, this rank lacks a tensor, which its message reports.
+            # If the bucket is not full, this rank's message shows which tensors are missing.
             if not bucket.is_exchanged:
                 self._start(bucket, run)
             if bucket in self._under_way:

@@ -27,8 +27,9 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
-    """Make one selection from the accumulated vectors of several tensors, and encode each tensor's
-    share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks."""
+    """Make one selection from the vectors (residual + gradient) of several tensors, and encode each
+    tensor's share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks.
+    """
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]
@@ -40,7 +41,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     numel = sum(spec.numel for spec in specs)
     spec = TensorSpec(name_of(specs), (numel,), specs[0].dtype)
     steps = max(state.steps for state in states)
-    # A warm start, if the last selection was from exactly these tensors.
+    # Start from the last threshold if the last selection was from exactly these tensors.
     is_warm = all(state.selected_in == spec.key for state in states)
     warm, memo = (states[0].threshold, states[0].memo) if is_warm else (None, None)
     began_s = pipeline.spans.now()
@@ -65,14 +66,14 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
         # The tensor's own parts, because the receiver decodes with these.
         sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
         start += vector.size
-    for ticket, outgoing in zip(tickets, sent):  # after the loop: an error changes no ticket
+    for ticket, outgoing in zip(tickets, sent):  # a second loop: errors above change no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None
 
 
 def _selector_of_all(
     configuration: Configuration, spec: TensorSpec, steps: int, states: Sequence[TensorState]
 ) -> Selector:
-    """Return the selector of the whole group, whose k is the sum of the tensors' k."""
+    """Return the group's selector, whose k (entries to select) is the sum of the tensors' k."""
     if configuration.rule is None and not configuration.follows_rate:
         return configuration.at_step(steps).selector
     asked = [
@@ -121,7 +122,7 @@ def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
 
 def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:
     known = [part for part in parts if part is not None]
-    if len(known) < len(parts):  # tensors without an aim were not counted
+    if len(known) < len(parts):  # a pass with an aim does not compute moments
         return None
     return Moments(
         sum(part.abs_sum for part in known),

@@ -40,8 +40,8 @@ def describe_rank(
 
 
 def keeps_subnormals() -> bool:
-    """Return whether this thread keeps subnormal numbers. Ranks that differ compute different sums.
-    ``torch.set_flush_denormal`` and compilers' fast-math flags flush them to zero."""
+    """Return whether this thread keeps subnormal numbers, which ``torch.set_flush_denormal`` and
+    compilers' fast-math flags turn into zero. Ranks that differ in this compute different sums."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 

@@ -2,10 +2,12 @@
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
-With an exchange that ``settles_later``, memory.update runs after the exchange. With one that
-``sums_first``, the pipeline starts with the summed gradient. ``step.receiver`` decodes the frames
-of all ranks and sums them in rank order. The pass over a tensor is the kernel call that adds the
-gradient to the residual, and with an aim extracts the entries that reach the aim's threshold.
+If the exchange determines which entries leave the residual (``settles_later``), memory.update runs
+after it. If the exchange sums gradients before the selection (``sums_first``), the pipeline starts
+with the summed gradient. ``step.receiver`` decodes the frames of all ranks and sums them in rank
+order. The pass over a tensor is the kernel call that adds the gradient to the residual. If the
+selector gives an aim, a threshold that is known before the pass, the same call extracts the entries
+that reach this threshold.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Pipeline:
         self.observes = configuration.telemetry is True
         """Whether telemetry measures norms and staleness; may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Whether gradients are checked first: without ``rollback``, NaN spoils the only buffer."""
+        """Whether to check gradients before adding them: NaN would spoil a memory's only buffer."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
@@ -70,7 +72,7 @@ class Pipeline:
     ) -> Outgoing:
         """Process a tensor's flat gradient, and return this rank's contribution to the step.
 
-        is_summed : an exchange with ``sums_first`` has summed the gradient of this rank's part
+        is_summed : the exchange has already summed the ranks' gradients of this rank's part
         accumulated : the result of the pass, if ``begin`` has launched it
         """
         if self.exchange.sums_first and not is_summed:
@@ -86,7 +88,7 @@ class Pipeline:
         if not self.exchange.selects_on(self.rank, self.world_size, steps, selector):
             vector = self._accumulate(state, gradient, None).vector
             return Outgoing(accumulated=vector)
-        # Known before the pass, so that the pass that adds the gradient also extracts the entries.
+        # Computed before the pass, so that the pass itself can extract the entries.
         warm, memo = state.start
         aim = selector.aim(spec.numel, warm, memo)
         accumulated = self._accumulate(state, gradient, aim, accumulated)
@@ -110,7 +112,7 @@ class Pipeline:
             raise
 
     def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Launch a tensor's pass on its device; return before the pass ends."""
+        """Launch a tensor's pass on its device, and return before the pass has ended."""
         state = ticket.state
         aim = ticket.parts.selector.aim(state.spec.numel, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
@@ -123,7 +125,7 @@ class Pipeline:
 
     def _send_whole(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
         """Return the whole gradient, for exchanges that sum before they select. On a dense step,
-        this rank's residual is added to its part."""
+        this rank's residual is added to the part of the gradient that it covers."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -146,7 +148,7 @@ class Pipeline:
             return Outgoing(dense=zeros)
         nothing = Found(Selection.empty(spec.numel, spec.accumulator), None)
         if exchange.shares_indices and selector.has_shared_indices:
-            # The allreduce of values at shared indices needs as many values from this rank.
+            # The allreduce of values at shared indices needs equally many values from all ranks.
             warm, memo = state.start
             rng = draws(spec.key, state.steps, selector, 0) if selector.needs_rng else None
             context = Context(self.kernels, None, warm, memo, rng, spec=spec)
@@ -174,10 +176,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus may be added back later, in one launch with the bucket's sums,
-        provided that no code reads the vector before, and that a failed step discards the vector.
+        """Return whether the surplus may be added back later, in one launch with the bucket's sums.
         The surplus is the entries that a pass on a device extracted and the selector did not
-        select."""
+        select. The delay requires that no code reads the vector before, and that a failed step
+        discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -186,8 +188,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an aim at the group's previous threshold. Return None if the tensor was last
-        selected alone, or without ``rollback``, where an error could lose the extracted entries."""
+        """Return an ``Aim`` at the group's previous threshold, for the kernel that adds a tensor's
+        gradient to its residual. Return None if the tensor was last selected alone, or without
+        ``rollback``, where an error could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         numel = state.spec.numel
@@ -196,7 +199,7 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add the extracted entries back, because without ``rollback`` no other buffer has them."""
+        """Add extracted entries back to their vector, which may be the only buffer."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -240,7 +243,7 @@ class Pipeline:
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
     def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
-        """Update the memory after an exchange that settles later."""
+        """Update the memory after an exchange that determines which entries leave the residual."""
         if arrival.left is not None:
             is_exact = not ticket.parts.selector.changes_values
             ticket.state.memory.update(arrival.left, is_exact, self.kernels)
@@ -336,7 +339,8 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
 def _observe(
     state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
 ) -> tuple[float, float, int]:
-    """Return ``Outgoing.observed``. If ``is_taken``, the vector has zeros at the sent entries."""
+    """Return the norms and the staleness for ``Outgoing.observed``. ``is_taken`` states that the
+    vector has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)
@@ -352,7 +356,7 @@ def _squared(x: np.ndarray) -> float:
 
 def generator(seed: int, key: str, step: int, rank: int | None = None) -> np.random.Generator:
     """Return a selector's random generator for one step of a tensor. If ``rank`` is None, all ranks
-    get the same generator. The numbers do not depend on the order of hooks."""
+    get the same generator. The numbers do not depend on the order in which hooks run."""
     digest = hashlib.sha256(f"{seed}|{key}".encode()).digest()
     # Philox counts draws in the two lowest words, so numbers overlap only after 2**128 draws.
     counter = [0, 0, step, 0 if rank is None else rank + 1]

@@ -22,8 +22,8 @@ from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
-"""Results below ``MOST`` fit float32 and bfloat16, and below ``MOST_HALF`` float16, even after
-rounding."""
+"""Even after rounding, results below ``MOST`` fit float32 and bfloat16, and results below
+``MOST_HALF`` fit float16."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
@@ -49,7 +49,8 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store a bucket's arrivals. If the exchange ``settles_later``, update the memories too."""
+        """Store the results of an exchange. If the exchange determines which entries leave the
+        residuals (``settles_later``), update the memories."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
@@ -67,7 +68,7 @@ class Receiver:
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
         """Return the reduced carrier's content. Raises the errors of ``CarrierLayout.read``."""
-        # Kept, because decompress needs it before the wait and again for the factor.
+        # Store it, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
             ticket.report = layout.read(
@@ -83,7 +84,7 @@ class Receiver:
         of ``compress``; ``parameter`` is the tensor's value, flat, if the memory needs it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
-        # Other tickets have an error, which has just been raised.
+        # For all other tickets, ``_check`` has raised an error.
         assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
@@ -136,8 +137,9 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum, and return an upper bound of the sum's magnitudes, or None, on all
-        ranks, if the sum overflows. Horovod has multiplied the carriers' sum by ``factor``."""
+        """Write a tensor's sum, and return an upper bound of the sum's magnitudes. Return None, on
+        all ranks alike, if a gradient has NaN or Inf or the sum overflows. Horovod has multiplied
+        the carriers' sum by ``factor``."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -172,7 +174,7 @@ class Receiver:
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
         bounds of their magnitudes, by position. ``_sum`` writes all other sums: those that have
-        another factor, may overflow, or belong to traced tensors on the host."""
+        another factor, may overflow, or belong to tensors on the host while spans are recorded."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -205,8 +207,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced uncompressed. All ranks
-        return the same, and check it for NaN and Inf, because no carrier reports these."""
+        """Return the optimizer's input for a tensor that Horovod reduced uncompressed; the same on
+        all ranks. NaN and Inf are detected in ``reduced``, because no carrier reports them."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:
@@ -227,8 +229,9 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Return the gradient after the memory's ``finish`` and the loss scale. If it has NaN or
-        Inf, as on all ranks, the step has no effect. ``most`` bounds ``reduced``."""
+        """Return the gradient after the memory's ``finish``, times the loss scale. If it has NaN or
+        Inf, which is so on all ranks alike, the step has no effect. ``most`` is an upper bound of
+        the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes and ticket.state is not None:
@@ -244,7 +247,7 @@ class Receiver:
         if is_finite and ticket.scale != 1.0:
             with np.errstate(over="ignore"):
                 reduced = reduced * reduced.dtype.type(ticket.scale)
-        # From here on the tensor's next step may commit what this one has written.
+        # From here on, the tensor's next step may commit what this step has written.
         ticket.run.completed.add(ticket.position)
         is_as_wide = ticket.scale == 1.0 and spec.dtype != "float16"
         is_sure = not is_touched and (
@@ -254,7 +257,7 @@ class Receiver:
         if is_finite and (is_sure or stays_finite(reduced, spec.dtype, kernels)):
             if self.has_replica and ticket.bucket is not None and ticket.state is not None:
                 is_due = (ticket.state.steps + 1) % self.configuration.check_replicas_every == 0
-                # A 0 between two checks, the same on all ranks.
+                # Between two checks, all ranks use 0.
                 checksum = crc32(reduced.tobytes()) & CHECKSUM_MASK if is_due else 0
                 self.applied[ticket.key] = checksum
             return reduced
@@ -297,7 +300,8 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
     """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
-    of magnitudes; None for sums that are not written, for corrupt frames or possible overflow."""
+    of magnitudes; None for sums that are not written, because a frame is corrupt or the sum may
+    overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:

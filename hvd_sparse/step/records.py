@@ -1,4 +1,5 @@
-"""Records of one step: a ``BucketRun`` for each bucket, and a ticket for each gradient."""
+"""Records of one step: one ``StepRun``, a ``BucketRun`` for each bucket, and a ``Ticket`` for each
+gradient. The tensors of a bucket share a message."""
 
 from __future__ import annotations
 
@@ -21,10 +22,11 @@ MOST_ERRORS = 3
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 Answer = Union[Taking, Moments]
-"""The result of a pass on a device. Reading an attribute waits for the device."""
+"""The result of a pass (see ``step.pipeline``) on a device. Reading an attribute waits for it."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: a tuple of the tensor's name, its contribution (None
-on a dense step), the number of entries whose residual this rank keeps, and a dense step's bytes."""
+"""A tensor's completed step, for the counters: the tensor's name, its contribution, the number of
+entries whose residual this rank keeps, and the bytes of a dense step. The contribution is None on a
+dense step, and the bytes are 0 on a sparse step."""
 
 
 class Late(Protocol):
@@ -38,12 +40,12 @@ class Devices(Protocol):
         """Return the function that allocates zeros on a tensor's device; None on the host."""
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        """Launch a bucket's passes, and begin to copy their results to the host. Return at once,
-        with a function that returns whether all copies are complete."""
+        """Launch a bucket's passes (see ``step.pipeline``), and begin to copy their results to the
+        host. Return at once, with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one for each tensor. The values that these read from the
-        device are copied together, because each copy costs a wait."""
+        """Run independent functions, one for each tensor. The values that the functions read from
+        the device are copied together, because each copy costs a wait."""
 
 
 @dataclass(eq=False)
@@ -54,8 +56,8 @@ class BucketRun:
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : function that returns whether all copies from devices are complete; None before
         they are started
-    summed : tuple of the factor from the carriers, by which the sums were multiplied, and a dict of
-        upper bounds of the sums' magnitudes, by position; None until the sums are written
+    summed : the factor, read from a carrier, by which the sums were multiplied; and upper bounds of
+        the sums' magnitudes, by position. None until the sums are written
     """
 
     index: int
@@ -103,9 +105,10 @@ class StepRun:
 
 
 class Ticket:
-    """One gradient in one step. ``compress`` returns it, and ``decompress`` takes it. This base
-    class is for gradients of unregistered tensors, which have no ``position``, and for gradients
-    that Horovod reduces uncompressed (``has_carrier`` is then false). Frontends use ``extra``."""
+    """The record of one gradient in one step, returned by ``compress`` for ``decompress``. This
+    base class is for gradients of unregistered tensors, which have no ``position``, and for
+    gradients that Horovod reduces uncompressed (``has_carrier`` is then false). Frontends use
+    ``extra``."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -127,9 +130,9 @@ class TensorStep(Ticket):
 
     outgoing : this rank's contribution; None until the selection is made, and after a failure
     late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
-    gradient, accumulated : until the selection is made, the gradient without the loss scale, and
-        the result of its pass, which may still be running on a device
-    aim : if selection is over a group, the aim of the pass
+    gradient : the gradient without the loss scale, until the selection is made
+    accumulated : residual + gradient, until the selection is made; a device may still compute it
+    aim : if selection is over a group, the threshold at which the pass extracted entries
     out : the flat array for the result, until the result is returned
     """
 
@@ -172,7 +175,8 @@ class TensorStep(Ticket):
 
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
-    """Return one bucket, merged from the tickets' buckets. Unregistered tensors add only errors."""
+    """Return one bucket, merged from the tickets' buckets. A ticket of an unregistered tensor has
+    no bucket; the errors of its step are added."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

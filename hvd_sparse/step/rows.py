@@ -26,7 +26,7 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""Columns of a recorded pass's row: its ``move``, its vectors, and its numbers."""
+"""A recorded pass: the ``move``, vectors and numbers of its row (see ``kernels.rows.SENT``)."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
@@ -35,8 +35,8 @@ SPARE_BYTES = 24
 
 
 class NotedPasses:
-    """The engine's kernels, except that passes with an aim do not run. They are recorded in
-    ``noted`` for ``OutgoingRows.send``."""
+    """The engine's kernels, except that ``accumulate_and_take`` does not run: a call is recorded in
+    ``noted``, and ``OutgoingRows.send`` runs it later, with others."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -60,7 +60,7 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket. All have the dtype and the codec of the first row."""
+    """The rows of one bucket, each for a tensor. All have the dtype and the codec of the first."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -74,7 +74,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a row for a tensor if the call supports the tensor's parts; otherwise add nothing."""
+        """Add a row for a tensor if compiled code supports the tensor's parts."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -88,7 +88,7 @@ class OutgoingRows:
             return
         band = selector.band(spec.numel)
         aim = selector.aim(spec.numel, state.threshold, state.memo)
-        # Only normal numbers, because some threads flush subnormal ones to zero.
+        # The threshold must be a normal number: some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
         gradient, passes = ticket.fetch(), self._passes
@@ -114,7 +114,7 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Run the call on all rows. The pipeline finishes rows whose selection needs a search."""
+        """Run compiled code on all rows. Tensors that need a search are left to the pipeline."""
         if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable

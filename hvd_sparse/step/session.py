@@ -26,10 +26,12 @@ class Session:
 
     Parameters
     ----------
+    configuration : the method and its options, the same on all ranks
     specs : the tensors, the same in the same order on all ranks
     collective : connects the ranks, for example a rank of ``LocalWorld``
     average : ``reduce`` returns the mean over ranks; if False, the sum
-    buckets : positions of the tensors of every bucket; None takes the buckets of ``groups=``
+    buckets : positions of the tensors of every bucket; None for the buckets that the
+        configuration's option ``groups`` gives
 
     Raises
     ------

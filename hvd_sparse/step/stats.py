@@ -26,8 +26,9 @@ class Counts(dict[str, float]):
 
 
 class Stats:
-    """Counters of one compressor on one rank. Failed steps count for bytes of collectives, but not
-    for tensors. ``completed`` lists steps not counted yet; counting many at once is faster."""
+    """Counters of one compressor on one rank. The bytes of collectives include failed steps, the
+    counters of tensors do not. ``completed`` lists steps not counted yet; counting many at once is
+    faster."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
@@ -111,8 +112,8 @@ class Stats:
         contraction : squared L2 norm of the entries that were not sent, divided by that of all
             accumulated entries, each summed over sparse steps; None without telemetry, and for
             exchanges that determine the sent entries later
-        contraction_bound, contraction_of_bells : 1 - density_achieved, which is an upper bound of
-            top-k's contraction, and its square, which is GaussianK's estimate of top-k's
+        contraction_bound : 1 - density_achieved, an upper bound of top-k's contraction
+        contraction_of_bells : the square of ``contraction_bound``, GaussianK's estimate of top-k's
             contraction for bell-shaped distributions
         staleness : mean number of steps since a sent entry was last sent; 1 if every step sends all
             entries. Estimated from an eighth of a long tensor's entries if the first step sends 512

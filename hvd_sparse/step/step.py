@@ -2,7 +2,8 @@
 
 ``step.receiver`` has the half that receives. Neither calls a collective; ``step.driver`` and the
 TensorFlow frontend do. If this rank fails, ``compress`` does not raise, because other ranks would
-wait forever. The carrier's flag and the bucket's message report the failure, and all ranks raise.
+wait forever. The carrier's flag and the bucket's message report the failure, and all ranks raise an
+error. The carrier is the small array that Horovod reduces in place of a gradient.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace or append one bucket before its members enter the step, on all ranks."""
+        """Replace a bucket, or append one, before its members enter a step; on all ranks alike."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
@@ -114,12 +115,13 @@ class Step(Receiver):
         self.fixed_parts = configuration.fixed_parts
 
     def meet(self, rank: int, world_size: int) -> None:
-        """Set the rank and the number of ranks, in a handshake or from a state."""
+        """Set the rank and the number of ranks, as a handshake or a loaded state gives them."""
         self.rank, self.world_size = rank, world_size
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set the ranks' nodes (None if unknown) before the first step; resolve exchange "auto"."""
+        """Before the first step, set the ranks' nodes (None if unknown). Choose the exchange if it
+        is "auto"."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -143,8 +145,9 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin an uncompressed tensor's step, and return a ticket. A memory with ``finishes``
-        applies, unless the program gave its optimizer, which then updates the tensor by itself."""
+        """Begin an uncompressed tensor's step, and return a ticket. A memory that ``finishes`` all
+        reduced gradients processes this one, too, unless the program passed its optimizer to the
+        compressor: then the optimizer updates the tensor by itself."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -184,13 +187,13 @@ class Step(Receiver):
             index = self.bucket_of[position]
             bucket = run.buckets.get(index) or run.open(index, self.buckets[index])
             bucket.entered.add(position)
-        # Determined once a step, because the same parts must decode.
+        # Determined once a step, because decoding must use the same parts.
         parts = self.fixed_parts or self._parts_of(position, state)
         question = position, parts.density, self.world_size
         dense = everything or self._is_dense.get(question)
         if dense is None:
             dense = self._is_dense[question] = self._goes_dense(state)
-        # A dense step's carrier shares an array with the gradient, and so its dtype.
+        # A dense step's carrier has the gradient's dtype, because both are in one array.
         accumulator = state.spec.accumulator
         dtype = accumulator if dense else self.carrier_dtype or accumulator
         layout = carrier_layout(dtype, self.world_size, self.has_replica)
@@ -249,14 +252,14 @@ class Step(Receiver):
     def _goes_dense(self, state: TensorState) -> bool:
         if len(self._is_dense) >= MOST_ANSWERS:  # another density at every step
             self._is_dense.clear()
-        # From shared quantities alone, so that all ranks decide alike without communication.
+        # All ranks decide alike without communication, because these quantities are the same.
         return self.configuration.goes_dense(
             state.spec, state.steps, self.world_size, self.exchange, self.placement, state.pace
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf by the carrier's flag, or as a failure if ``on_nonfinite`` is "raise"
-        or if only gradient + residual overflowed."""
+        """Report NaN or Inf to the other ranks by the carrier's flag, or as a failure if
+        ``on_nonfinite`` is "raise" or if only gradient + residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -271,7 +274,7 @@ class Step(Receiver):
         """Return a carrier that reports an error about an unregistered tensor's gradient, and a
         ticket."""
         layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
-        # Without a position, because the step must not count it among its tensors.
+        # Pass no position, because the step must not count this tensor among its tensors.
         run = self.transactions.open_run(None)
         ticket = Ticket(run, key, layout)
         ticket.error = error
@@ -283,7 +286,7 @@ class Step(Receiver):
     def _write_wire(self, ticket: TensorStep, dense: bool) -> np.ndarray:
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
-        # The checksum covers all that must be equal on all ranks; a constant part is computed once.
+        # The checksum covers all that must be equal on all ranks; its constant part is stored.
         started = self._started_checksums.get(spec.key)
         if started is None:
             started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
@@ -306,7 +309,7 @@ class Step(Receiver):
         if not dense:
             return carrier
         everything = None if sent is None else sent.dense
-        # A failed rank still takes part in the sum, because all ranks expect its length.
+        # A failed rank sends zeros, because all ranks must reduce arrays of the same length.
         if everything is None:
             everything = np.zeros(spec.numel, carrier.dtype)
         self.stats.count_bytes("dense", everything.nbytes)
@@ -316,7 +319,7 @@ class Step(Receiver):
 
     def begin_passes(self, bucket: BucketRun) -> None:
         """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
-        are not raised here, because reading the result of a pass that was not launched raises."""
+        are not raised here: if a pass was not launched, reading its result later raises one."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -356,7 +359,7 @@ class Step(Receiver):
         for position in sorted(bucket.sending):
             ticket = bucket.sending[position]
             state, parts = ticket.state, ticket.parts
-            # If a tensor has no Outgoing, the bucket's message has its error.
+            # If a tensor has no Outgoing, the bucket's message has the tensor's error.
             members[position] = Member(
                 position, state.spec, state.part, state.steps, parts.selector, parts.codec,
                 parts.density, ticket.outgoing or Outgoing(), state.exchange_memo,
@@ -382,8 +385,9 @@ class Step(Receiver):
         return conversation
 
     def _send_begun(self, bucket: BucketRun) -> None:
-        """Make the frames of tensors that waited for their bucket or device. Their carriers have no
-        flags: a missing frame reports NaN or Inf, and the bucket's message reports a failure."""
+        """Make the frames of tensors that waited for their bucket or device. Their carriers were
+        sent earlier, without flags, so a missing frame reports NaN or Inf, and the bucket's message
+        reports a failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)

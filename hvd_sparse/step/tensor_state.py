@@ -54,7 +54,7 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return the sum of the staleness, in steps, of the entries sent in this step."""
+        """Return how many steps ago the entries of this step were last sent, summed over them."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -65,8 +65,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The threshold and memo from which the selector starts; None after a selection over a
-        group."""
+        """The last threshold and the memo (stored values) from which the selector starts. Both are
+        None after a selection over a group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
@@ -91,7 +91,7 @@ class TensorState:
         self.steps, self.threshold, self.memo = steps, threshold, memo
         self.exchange_memo, self.selected_in = exchange_memo, selected_in
         self.departures = None
-        # A step in which this rank does not select, as with another leader, records no values.
+        # In steps in which another rank selects, ``commit`` must keep the restored values.
         self._settle()
 
     def commit(self) -> None:
@@ -116,9 +116,10 @@ class TensorState:
 
 
 class Departures:
-    """The last step in which each entry was sent, from which staleness follows; at first ``step``.
-    If the first recorded step sends many entries (``leaving``) of a long tensor, one block in
-    ``EVERY`` is recorded, because random reads from uncached memory are slow."""
+    """For each entry, the step in which it was last sent, or ``step`` if it has not been sent since
+    recording began. Staleness is computed from these steps. If the first recorded step sends many
+    entries (``leaving``) of a long tensor, one block in ``EVERY`` is recorded, because random reads
+    from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -134,16 +135,16 @@ class Departures:
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Undo the record of ``step``, which is rolled back, if this is the last record."""
+        """Undo the last record if it is of ``step``, because this step is rolled back."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``. It is computed
-        from the mean over the recorded ones of these entries or, if there are none, from the mean
-        of an earlier step."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``: the number of
+        entries times the mean over the recorded ones or, if none is recorded, times the mean of an
+        earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

@@ -35,7 +35,7 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the current step, or a new one if that is closed or already has the tensor."""
+        """Return the current step. If it is closed or has the tensor already, begin a new one."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -46,7 +46,8 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Settle a tensor's last step. Return a new step and the state. The caller has the lock."""
+        """Settle a tensor's last step, and add the tensor to the current step or to a new one.
+        Return this step and the tensor's state. The caller holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -169,9 +170,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after the last of its steps whose tensors were all completed;
-        None before its first step. If ``is_open``, the newest step does not count, because it may
-        still be taken back."""
+        """Return a tensor's state after its last step in which all tensors were completed; None
+        before its first step. If ``is_open``, the newest step does not count, because it may
+        still be rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):

@@ -54,7 +54,7 @@ class Sink:
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write metrics of a program that has no compressor. With a compressor, use its ``log``.
+        """Write metrics of a program without a compressor. (A compressor has its own ``log``.)
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
 
 def flat(record: Report) -> dict[str, float]:
     """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``. Tags
-    of values over all tensors end in ``/total``; the program's metrics are their own tags."""
+    of values over all tensors end in ``/total``. The tag of a program's metric is its name."""
     if record["event"] == "metrics":
         names = [name for name in record if name not in ("event", "step", "seconds", "time")]
         return {name: record[name] for name in names if record[name] is not None}

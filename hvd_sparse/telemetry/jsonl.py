@@ -37,7 +37,7 @@ class JsonLines(Writer):
     {"event": "metrics", "step": 1
     """
 
-    remedy: ClassVar[str] = "check the free space on the disk and the permissions of its folder"
+    remedy: ClassVar[str] = "check the free space on the disk and the permissions of the folder"
 
     path: str = "telemetry.jsonl"
 

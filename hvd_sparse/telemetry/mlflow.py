@@ -43,7 +43,7 @@ class Mlflow(Writer):
         if self.experiment is not None:
             mlflow.set_experiment(self.experiment)
         active = mlflow.active_run()
-        # Use the run's id: a run is active only in one thread, and another one writes records.
+        # Use the run's id: a run is active only in one thread, and another thread writes records.
         run = (active or mlflow.start_run()).info.run_id
         client = mlflow.MlflowClient()
 

@@ -26,7 +26,7 @@ class TensorBoard(Writer):
     path : path of the folder of event files
     """
 
-    remedy: ClassVar[str] = "check the free space on the disk and the permissions of its folder"
+    remedy: ClassVar[str] = "check the free space on the disk and the permissions of the folder"
 
     path: str = "runs/hvd_sparse"
 

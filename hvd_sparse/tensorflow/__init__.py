@@ -1,4 +1,4 @@
-"""Gradient sparsification for ``horovod.tensorflow`` and its Keras."""
+"""Gradient sparsification for ``horovod.tensorflow`` and ``horovod.tensorflow.keras``."""
 
 from __future__ import annotations
 

@@ -90,9 +90,8 @@ class TensorflowCompressor(Compressor):
         self._callers: dict[int, Optimizer] = {}
 
     def __hash__(self) -> int:
-        """Return the identity hash, or while an optimizer is wrapped, a hash for this optimizer.
-        Raise UnsupportedInput if Horovod's wrapper wraps an optimizer of Keras 3, because Horovod
-        does not support these."""
+        """Return the identity hash or, while Horovod wraps an optimizer, a hash for this optimizer.
+        Raises UnsupportedInput if the optimizer is of Keras 3, which Horovod does not support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -311,9 +310,10 @@ class TensorflowCompressor(Compressor):
             specs = {i: self.step.specs[i] for i in sorted(self.step.compressed)}
             factors = None if self._follower is None else self._follower.factors
             self.functions.witness = Witness(self._index.variables, specs, factors)
-        if site.op is not None and site.scales == (1.0, 1.0):  # otherwise the carrier shows it
+        # In all other cases, the first carrier shows the reduction.
+        if site.op is not None and site.scales == (1.0, 1.0):
             self.step.reduction = "sum" if site.op == hvd.Sum else "average"
-        # Ranks outside of the process set never run. Elastic states have done the handshake before.
+        # Ranks outside of the process set run no handshake. Elastic states may have run it already.
         if self.process_set.included() and not self.step.world_size:
             self._meet()
         self._has_shaken_hands = True

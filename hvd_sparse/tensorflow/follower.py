@@ -72,7 +72,7 @@ class Showing:
 
 class ApplyingOfKeras3(Showing):
     """Mixin for optimizers of Keras 3. ``update_step`` subtracts the learning rate times the
-    result, except for variables that are never compressed, which the optimizer updates."""
+    compressor's result. Variables that are never compressed are updated as without this class."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -84,7 +84,7 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """Mixin for optimizers of Keras 2, as ``ApplyingOfKeras3``."""
+    """Mixin for optimizers of Keras 2 that does the same as ``ApplyingOfKeras3``."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -223,11 +223,11 @@ class Follower:
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a float64 vector of the loss scale, the learning rate, the memory's
         hyper-parameters, whether Adam uses epsilon hat, and the step counter. The graph reads these
-        values, because Python might read the counter before its increment on some ranks, and later
-        on others."""
+        values, because Python might read the counter before its increment on some ranks, and after
+        it on others."""
         optimizer = self._optimizer
-        # Horovod divides the results, as a loss scaler does: the memory needs the mean of the
-        # batches, and Adam's update must not become smaller.
+        # Horovod divides the results by the number of accumulated batches. Treat this number as a
+        # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
         scale = scale * divisor_of(optimizer)
         rate = self._rate()  # first, because this creates the variables of legacy optimizers
         numbers = [getattr(optimizer, name) for name in self._names.values()]

@@ -1,4 +1,4 @@
-"""Adds operations to a graph: those of messages, and the branches of ``Compression.auto``."""
+"""Adds operations to a graph: the exchange of messages, and branches for ``Compression.auto``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Branches:
 
 class GraphBucket:
     """The tensors of one message, while a graph is traced. The message of a single tensor is built
-    at once. That of a group is built after all its tensors, when Horovod requests a result."""
+    at once. A group's message is built after all its tensors, when Horovod requests a result."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
@@ -148,7 +148,7 @@ class GraphBucket:
         """Return the reduced gradient of a tensor, flat. No tensor can be added afterwards."""
         if self._gathered is None:
             self._gathered = self._exchange()
-        # One function gets all inputs: control dependencies have no effect in Horovod's branches.
+        # Pass all inputs to one function: Horovod's branches ignore control dependencies.
         inputs = [number, reduced, self._gathered, parameter]
 
         def build() -> tf.Tensor:
@@ -171,8 +171,8 @@ class GraphBucket:
             array, splits = first or call_numpy(
                 seal, self._numbers, self._moved(0), name="hvd_sparse_seal"
             )
-            # Messages are named with the graph's scopes, as carriers are, so their names differ,
-            # and a rank that cannot identify a gradient still uses the same name as other ranks.
+            # Messages, like carriers, get names from the graph's scopes. So each message has a
+            # name of its own, the same on all ranks, even if a rank cannot identify the gradient.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
                 advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
@@ -197,7 +197,7 @@ class GraphBucket:
 class GraphFallback(Fallback):
     """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
     all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients themselves,
-    and no Python code runs."""
+    and Python code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()
@@ -214,7 +214,7 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, around Horovod's own branches. It waits
+        """Build the operation that chooses a step's branch, outside of Horovod's branches. It waits
         for the last gradient in the list, which most backward passes compute first."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
@@ -246,9 +246,10 @@ class GraphFallback(Fallback):
     ) -> tuple[np.int32, np.bool_, np.int64]:
         with self._lock:
             way, is_timed = DENSE, False
+            # In all other cases, Horovod reduces nothing.
             if owner.process_set.included() and owner.collective.world_size > 1:
                 way = self._choose(owner, [owner.functions.position(token) for token in tokens])
-                is_timed = self.trial.is_timed  # otherwise Horovod reduces nothing
+                is_timed = self.trial.is_timed
         return np.int32(way), np.bool_(is_timed), order
 
     def _choose(self, owner: GraphOwner, positions: Sequence[int | None]) -> int:

@@ -26,8 +26,8 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
-"""The branches of a step: compressed; dense with the residuals; by Horovod alone, in the
-accumulator's dtype or in float16."""
+"""The branches of a step: compressed; dense with the residuals; reduced by Horovod alone, in the
+accumulator's dtype; and the same in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
@@ -184,7 +184,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat. If there is an error, first take the step back."""
+        """Return the reduced gradient, flat. Before an error is raised, the step is taken back."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over
@@ -225,8 +225,9 @@ class GraphFunctions:
         self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Take a step back after its exchanges in other threads. If this thread raised earlier,
-        TensorFlow would drop operations that have not begun, and other ranks wait for these."""
+        """Take a step back, after waiting until other threads have run its exchanges. If the caller
+        raised the error before, TensorFlow would drop operations that have not begun, for which
+        other ranks wait."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -251,9 +252,9 @@ class GraphFunctions:
 
 
 class Witness:
-    """Detects programs with a tape that do not apply the results, or that change the results first.
-    It compares the changes of the smallest compressed variable with the results. ``factors`` is
-    ``Follower.factors``, or None without ``optimizer=``."""
+    """Detects programs with a gradient tape that do not apply the reduced gradients, or that change
+    these first, by comparing the smallest compressed variable's changes with its gradients.
+    ``factors`` is ``Follower.factors``, or None without ``optimizer=``."""
 
     def __init__(
         self,
@@ -269,7 +270,7 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value and its expected update, ``result`` divided by ``scale``."""
+        """Store the variable's value, and the update expected for ``result / scale``."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -281,7 +282,8 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Check whether the last result was applied to the variable; warn if several were not."""
+        """Compare the variable's change with the last result. Warn after ``ENOUGH`` results that
+        were not applied, or that were changed before they were applied."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

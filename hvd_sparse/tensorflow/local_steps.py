@@ -68,7 +68,7 @@ class LocalSteps(LocalStepsBase):
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
         _broadcast(self._variables)
-        # Without the model's name, as in compressors: a loaded Keras 3 model has another one.
+        # Leave out the model's name, as in compressors: a loaded Keras 3 model has another.
         prefix = self._source.prefix
         names = [v.name.removeprefix(prefix).partition(":")[0] for v in self._variables]
         self._anchors = [
@@ -127,7 +127,7 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Broadcast variables from rank 0, in place; bfloat16, unknown to Horovod, as integers."""
+    """Broadcast variables from rank 0, in place. Horovod needs bfloat16 as integers."""
     known = [variable for variable in variables if variable.dtype != tf.bfloat16]
     if known:
         hvd.broadcast_variables(known, root_rank=0)

@@ -164,7 +164,7 @@ def calling_optimizer() -> Optimizer:
 
 
 def passes_of(optimizer: Optimizer) -> int:
-    """Return ``backward_passes_per_step`` of Horovod's optimizer, whose counter counts batches."""
+    """Return ``backward_passes_per_step``, the steps that Horovod's optimizer counts per update."""
     return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
 
 
@@ -177,7 +177,7 @@ def divisor_of(optimizer: Optimizer) -> int:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if the optimizer would clip the memory's updates like gradients."""
+    """Raise InvalidOption if the optimizer would clip the updates that the memory computes."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

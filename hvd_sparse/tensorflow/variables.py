@@ -161,7 +161,7 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """Horovod's local variables at a call of ``compress``; None if not found.
+    """Values of Horovod's local variables during a call of ``compress``; None if not found.
 
     variable : the variable of the gradient
     together : the tensors of the gradient's group
@@ -180,7 +180,8 @@ class CallSite:
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
         """Find the variable of a gradient in Horovod's lists, at the positions ``group``; None
         stands for all. One tensor may be the gradient of several variables, as in `a + b`. Horovod
-        then passes it once for each, in list order, so calls are counted on the tensor."""
+        then passes the tensor once for each of them, in list order, so this method stores a count
+        of its calls on the tensor."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -200,7 +201,7 @@ class CallSite:
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return the call of Horovod in which ``compress`` is called. Raises an error if no compressor
-    can serve this call. The graph may run with another variable: see `runtime_token`."""
+    can serve this call. The graph may later run with another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
     site = CallSite()

@@ -88,7 +88,7 @@ class TorchCompressor(ParameterCompressor):
         policy: Policy | None = None,
     ) -> None:
         self.process_set = hvd.global_process_set if process_set is None else process_set
-        # Horovod looks at the size of the world, not at that of the process set.
+        # Horovod calls the compressor if the world, not the process set, has several ranks.
         check_process_set(self.process_set, hvd.size())
         place = f"torch.{self.process_set.process_set_id}"
         named = check_named(named_parameters)
@@ -187,7 +187,7 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return the gradient for Horovod, uncompressed and without the memory, and a ticket."""
+        """Return the gradient for Horovod, uncompressed and without residual, and a ticket."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -295,7 +295,8 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor that other ranks wait for; its carrier reports this rank's failure."""
+        """Return a tensor for Horovod to reduce although this rank failed, so that the other ranks
+        do not wait: a carrier that reports the failure, or the gradient if that is sent dense."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         ticket.extra = gradient, None
@@ -313,7 +314,7 @@ class TorchCompressor(ParameterCompressor):
         return HOST_WIRE if self._wire_device is None else DEVICE_WIRE
 
     def stats(self) -> Report:
-        """Return the entries of ``ParameterCompressor.stats``, and ``wire`` as "wire"."""
+        """Return the entries of ``ParameterCompressor.stats``, and "wire": "host" or "device"."""
         return {**super().stats(), "wire": self.wire}
 
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:

@@ -1,8 +1,8 @@
 """Finds the parameter and optimizer of a gradient in ``compress``, and detects later changes of it.
 
 Horovod passes a gradient without its parameter. The parameter is the one whose ``.grad`` is the
-same object. As a hint, a hook records the address of every accumulated gradient. The hint may be
-wrong, because memory is reused. Then all parameters are searched, and also for the zeros that
+same object. As a hint, a hook records the address of every accumulated gradient. All parameters are
+searched if the hint is wrong, because memory is reused, or if there is none, as for the zeros that
 Horovod makes for an unused parameter.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
@@ -120,7 +120,8 @@ def _frames() -> Iterator[FrameType]:
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
     """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
-    the optimizer has another process set, because some ranks would wait forever."""
+    the optimizer has another process set, because some ranks would wait forever, and
+    UnsupportedReduction if its op is neither Average nor Sum."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -267,8 +268,8 @@ class Given:
 
 
 class Changes:
-    """The gradients that Horovod has received in a step. All are compared at the step's first
-    result, because a result may be written to memory that other gradients share."""
+    """The gradients that Horovod has received in a step. All are checked for changes at the
+    step's first result, because a result may be written to memory that other gradients share."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}

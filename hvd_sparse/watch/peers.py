@@ -152,7 +152,7 @@ class Ledger:
             return name, self._counts[name], clock.now_s - self._since[name]
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
-        """Return the names whose number in ``counts`` exceeds this rank's submissions of them."""
+        """Return the tensors that this rank has submitted less often than ``counts`` states."""
         with self._lock:
             return [name for name, count in counts.items() if self._counts[name] < count]
 

@@ -2,9 +2,9 @@
 
 Horovod's own wait has no time limit. If the oldest pending tensor of this rank waits for its result
 longer than ``timeout_s``, the thread asks the other ranks for their submissions, reports which
-ranks have not submitted which tensors, and ends the process; the launcher then ends the others. A
-wait of this package raises ``ExchangeTimeout`` before that. Only the seconds in which this process
-ran are counted.
+ranks have not submitted which tensors, and ends the process; the launcher then ends the others. If
+this package itself is waiting, its wait first raises ``ExchangeTimeout``, and the program has
+``GRACE_S`` seconds to handle it. Only the seconds in which this process ran are counted.
 
 When the interpreter exits, Horovod shuts down and waits for the other ranks. Under MPI this wait
 may never end if an error left a rank in an exchange, so ``prepare_end`` limits it.
@@ -126,8 +126,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
-        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds,
-        because its error handling or its exit is waiting for Horovod."""
+        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds:
+        its error handling or its exit is then waiting for Horovod."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -135,7 +135,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Return the ranks that have submitted fewer tensors than this rank, after asking all."""
+        """Ask all ranks, and return those that have submitted fewer tensors than this rank."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)
@@ -149,7 +149,7 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # So a wait is ended at most a tenth of the limit too late.
+        # With this interval, a wait ends at most a tenth of the limit too late.
         while not self._is_over.wait(min(1.0, limit_s / 10)):
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
@@ -225,7 +225,7 @@ def say_and_exit(words: str) -> None:
     os._exit(EXIT_CODE)
 
 
-# After hvd.init, because functions registered last run first, so before Horovod's shutdown.
+# Called after hvd.init: functions registered last run first, before Horovod's shutdown.
 @lru_cache(maxsize=1)
 def prepare_end() -> None:
     """Register a function that runs at the process's exit. After an error of this package or a
@@ -284,7 +284,7 @@ def lines_of_main_thread() -> list[Line]:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """Return a text with the innermost line, and the innermost line in the user's own files."""
+    """Return a text with a stack's innermost line, and with its innermost line of user code."""
     if not lines:
         return "no frame of its main thread"
     own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])

@@ -1,4 +1,5 @@
-"""Carrier: the tiny tensor that ``compress`` returns, and Horovod reduces instead of the gradient.
+"""The carrier: a tiny tensor that ``compress`` returns, and that Horovod reduces instead of the
+gradient.
 
 Each rank writes these entries; their sum over the ranks proves that all agree (docs/adr/0001):
 
@@ -6,11 +7,11 @@ Each rank writes these entries; their sum over the ranks proves that all agree (
     1                  1         the factor that Horovod applied: Sum, Average or predivide
     rank, rank**2 and  1         proof that exactly the ranks of the compressor's process set were
     a random number              summed. The number in [0, 1) is derived from the rank. Without it,
-                                 a sum over some ranks could look like the sum over all: 1 and 5
-                                 have the mean and the mean square of 0 to 6
+                                 a sum over some ranks could look like the sum over all: ranks 1
+                                 and 5 have the mean and the mean square of ranks 0 to 6
     words, words**2    2**-20    checksum of configuration, tensor and step, in words of few bits.
                                  On N ranks, N * sum(w**2) equals sum(w)**2 only if all ranks have
-                                 the same word. With ``check_replicas_every``, there is another
+                                 the same word w. With ``check_replicas_every``, there is another
                                  checksum, of an applied gradient
     failed             2**-20    number of ranks that could not compress
     non-finite         2**-20    number of ranks with NaN or Inf in the tensor
@@ -60,8 +61,9 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same arguments
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor that Horovod applied, or 0 unless ``sums``, the first ``SHARED`` entries of
-    the reduced carrier, are a multiple of the expected sums to a relative error of ``slack``."""
+    """Return the factor that Horovod applied. Return 0 if ``sums``, the first ``SHARED`` entries of
+    the reduced carrier, are no multiple of the expected sums, up to a relative error of ``slack``.
+    """
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
@@ -163,7 +165,7 @@ class CarrierLayout:
         RankMismatch : ranks differ in configuration, tensor or step (and none reports a failure)
         ReplicaMismatch : ranks have applied different gradients
         """
-        values = reduced.tolist()  # plain numbers, because for a dozen they are faster than arrays
+        values = reduced.tolist()  # a dozen plain numbers are faster than an array
         size = self.world_size
         # Check the reduction first, because after another one the factor is meaningless.
         factor = _factor_of(tuple(values[:SHARED]), size, self._slack)

@@ -137,8 +137,8 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are no frame or
-    a part of one, or, with ``has_checksum``, if the checksum does not match."""
+    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are not a whole
+    frame or, with ``has_checksum``, if they do not match its checksum."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory

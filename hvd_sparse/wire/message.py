@@ -7,19 +7,19 @@ the rank's error.
     4       1         kind: 0 entries, 1 the text of an error
     5       3         zero
     8       4         rank
-    12      4         step: most completed steps of the bucket's tensors
+    12      4         step: largest number of completed steps of the bucket's tensors
     16      4         configuration: CRC-32 of the configuration's digest
     20      4         number of members: tensors of the bucket that are sent sparse in this step
     24      8         number of bytes of the whole message
     32      4*members position of every member among the registered tensors, ascending, plus 2**31
                       if the member has no frame in this message
-    ...     4         CRC-32 of all bytes before
-    ...               kind 0: the members' frames (``wire.frame``), concatenated. A member has no
-                      frame in some phases of an exchange, if its gradient has NaN or Inf, or if a
-                      sum of several ranks' entries overflows
+    then    4         CRC-32 of all bytes before
+    then              kind 0: the members' frames (``wire.frame``), concatenated. A member has no
+                      frame if its gradient has NaN or Inf, or if a sum of several ranks' entries
+                      overflows. Some phases of an exchange also send members without a frame
                       kind 1: no members; CRC-32 (4 bytes) of the text, then the text in UTF-8
 
-Messages contain their length, because allgather and alltoall concatenate those of all ranks.
+Messages contain their length, because allgather and alltoall concatenate all ranks' messages.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message, uint8, of frames by the position of their tensor. ``members`` are the
-    positions of all members; None if all of them have a frame."""
+    """Return a message, uint8, with ``frames``, given by the position of their tensor. ``members``
+    are the positions of all members; None if all of them have a frame."""
     everyone = sorted(frames if members is None else members)
     # Each number in the message has a tensor's position, and a flag if the tensor has no frame.
     flagged, body = [], []
@@ -136,7 +136,7 @@ def split_messages(joined: np.ndarray, senders: Sequence[int]) -> list[Message]:
     order. Raises CorruptPayload if a message is truncated, altered or from another rank."""
     messages = []
     offset = 0
-    # A message of another rank at this place was delivered wrongly.
+    # If a message is from another rank than expected, a collective has mixed up messages.
     for number, rank in enumerate(senders):
         message, total = _read(joined[offset:])
         if message.rank != rank:
@@ -182,7 +182,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
     # Remove the flags of members without a frame.
     positions = (flagged % WITHOUT_FRAME).tolist()
-    # The frames follow in this order, so it must be the same on all ranks.
+    # Frames follow in the order of the positions, so this order must be the same on all ranks.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
     body = buffer[head_bytes:total]

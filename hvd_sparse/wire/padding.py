@@ -1,4 +1,4 @@
-"""Padding of the arrays in allgathers to a room, a length that seldom changes between steps.
+"""Pads the arrays in allgathers to a room: a length that seldom changes between steps.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
@@ -30,13 +30,14 @@ HEAD = struct.Struct("<QQ")
 GRAIN = 64
 """The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room is longer than the longest block by one part in this many, because lengths vary."""
+"""A room is longer than the longest block by 1 / ``SPARE``, because lengths vary."""
 LARGE = 2
 """A room is too large if it has more than this many times the length of the longest block."""
 PATIENCE = 8
 """A room is shortened after it was too large in this many consecutive collectives."""
 MOST_PADDED = 32_768
-"""Rooms above this many bytes are not used, because padding would cost more than it saves."""
+"""Rooms above this many bytes are not used for messages in the host's memory, because padding would
+cost more than it saves."""
 
 
 class Room:
@@ -47,7 +48,8 @@ class Room:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def note(self, longest: int) -> None:
-        """Adapt the length after a collective, with the ``longest`` block's unpadded length."""
+        """Adapt the length after a collective whose longest block has ``longest`` bytes without
+        padding."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:

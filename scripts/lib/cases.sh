@@ -1,8 +1,8 @@
-# What scripts/docker-test does to a cluster of containers, one function a kind of case.
-# Sourced, after engine.sh.  Needs WORK and SIZE; every wait has a limit.
+# The cases of scripts/docker-test on a cluster of containers, with one function for each kind of case.
+# Source this file after engine.sh.  It needs WORK and SIZE.  Every wait has a time limit.
 
-TRAIN_S=300 START_S=150 END_S=90        # limits: of a training, of its first steps, of its end after a fault
-SILENCE_S=20                            # after which an elastic run gives a host up; a new one must start in less
+TRAIN_S=300 START_S=150 END_S=90        # time limits of a training, of its first steps, of its end after a fault
+SILENCE_S=20                            # time after which an elastic run gives up a host; a new host must start faster
 
 CASES=(
     "torch gloo" "torch mpi" "tensorflow gloo" "tensorflow mpi" "digits gloo"
@@ -14,7 +14,7 @@ cluster() { "$ROOT/docker/cluster" "$@"; }
 seconds_since() { awk -v start="$1" -v now="$EPOCHREALTIME" 'BEGIN { printf "%.1f", now - start }'; }
 last_host() { cluster containers | tail -n 1; }
 
-fresh_cluster() { # with the test programs on every host
+fresh_cluster() { # start new containers, and copy the test programs to all of them
     cluster down >/dev/null 2>&1 || true
     limited 90 "$ROOT/docker/cluster" up "$SIZE" >"$WORK/up.log" 2>&1 || { cat "$WORK/up.log"; return 1; }
     ready_hosts
@@ -26,23 +26,23 @@ ready_hosts() {
         for part in frontends/. docker/. harness.py; do
             "$DOCKER" cp "$ROOT/tests/$part" "$container:/hvd-sparse/tests" >/dev/null
         done
-        for _ in $(seq 100); do # until its ssh answers
+        for _ in $(seq 100); do # wait until the ssh server answers
             "$DOCKER" exec "$container" sh -c 'ss -ltn | grep -q :22' 2>/dev/null && break
             sleep 0.1
         done
     done
 }
 
-launch() { # launch LIMIT_S CONTROLLER PROGRAM...: on all hosts, one rank on each
+launch() { # launch LIMIT_S CONTROLLER PROGRAM...: run a program on all hosts, with one rank on each
     local limit_s="$1" controller="$2"
     shift 2
-    # the containers share this machine's cores, which none of them knows of: waiting ranks must yield
+    # waiting ranks must yield, because all containers share this machine's cores, but do not know this
     limited "$limit_s" "$ROOT/docker/cluster" run sh -c \
         'exec env HOROVOD_GLOO_TIMEOUT_SECONDS=5 OMPI_MCA_mpi_yield_when_idle=1 scripts/launch -H "$HOSTS" --controller "$0" -- "$@"' \
         "$controller" python "$@"
 }
 
-launch_elastic() { # the hosts are those of /cluster/hosts, which a discovery script reads every second
+launch_elastic() { # on the hosts of the file /cluster/hosts, which a discovery script reads every second
     cluster run sh -c 'echo "$HOSTS" | tr , "\n" >/cluster/hosts
         printf "#!/bin/sh\ncat /cluster/hosts\n" >/cluster/discover && chmod 755 /cluster/discover'
     limited $((START_S + 2 * END_S)) "$ROOT/docker/cluster" run horovodrun --gloo -np "$SIZE" --min-np 2 --max-np 8 \
@@ -50,7 +50,7 @@ launch_elastic() { # the hosts are those of /cluster/hosts, which a discovery sc
         python tests/elastic.py torch until /cluster/over
 }
 
-await() { # await PATTERN LIMIT_S PROCESS LOG: until the log has it; an error if the process ends without, or the time
+await() { # await PATTERN LIMIT_S PROCESS LOG: wait until the log has the pattern; fail if the process or the time ends first
     local started=$SECONDS is_over=0
     while :; do
         [ -e "/proc/$3" ] && [ $((SECONDS - started)) -lt "$2" ] || is_over=1
@@ -63,7 +63,7 @@ await() { # await PATTERN LIMIT_S PROCESS LOG: until the log has it; an error if
     return 1
 }
 
-await_end() { # await_end LIMIT_S PROCESS LOG
+await_end() { # await_end LIMIT_S PROCESS LOG: wait for the end of the process
     local started=$SECONDS
     while [ -e "/proc/$2" ]; do
         if [ $((SECONDS - started)) -ge "$1" ]; then
@@ -75,10 +75,10 @@ await_end() { # await_end LIMIT_S PROCESS LOG
     done
 }
 
-train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must have left its log
+train() { # train CONTROLLER FRAMEWORK: train with every exchange; each rank must have written its log
     local rank=0 container
     launch "$TRAIN_S" "$1" tests/exchanges.py "$2" || return 1
-    for container in $(cluster containers); do # under Gloo on the first host, under MPI on its own
+    for container in $(cluster containers); do # the log is on the first host under Gloo, and on the rank's host under MPI
         [ "$1" = mpi ] || container="$(cluster containers | head -n 1)"
         "$DOCKER" exec "$container" grep -rq "rank $rank is done" logs --include=stdout ||
             { echo "no log of rank $rank on host ${container:0:12}"; return 1; }
@@ -88,12 +88,12 @@ train() { # train CONTROLLER FRAMEWORK: through every exchange; each rank must h
 case_torch() { train "$1" torch; }
 case_tensorflow() { train "$1" tensorflow; }
 
-commands_of_page() { # those that the documentation has for a cluster of containers
+commands_of_page() { # print the documentation's commands for a cluster of containers
     PYTHONPATH="$ROOT/tests" "$VENV/bin/python" -c 'from blocks import blocks_for
 print(*[each.text for each in blocks_for("docker")], sep="\n")'
 }
 
-case_digits() { # by the documentation's own commands, which are for four hosts, and with its train.py
+case_digits() { # run the documentation's commands, which are for four hosts, with its train.py
     local container
     commands_of_page >"$WORK/page" && [ -s "$WORK/page" ] || return 1
     [ "$SIZE" = 4 ] || { limited 60 "$ROOT/docker/cluster" up 4 2>&1 && ready_hosts; } || return 1
@@ -106,7 +106,7 @@ case_digits() { # by the documentation's own commands, which are for four hosts,
     grep -Eq 'test accuracy.*9[0-9]\.[0-9]+ ?%|accuracy 0\.9' "$WORK/digits"
 }
 
-befall() { # befall WHAT: it befalls the last host
+befall() { # befall WHAT: stop, kill, pause or cut off the last host, or add a host
     local victim
     victim="$(last_host)"
     case "$1" in
@@ -123,9 +123,9 @@ befall() { # befall WHAT: it befalls the last host
 
 ERRORS='HorovodInternalError|ExchangeTimeout|lost communication|unable to reliably start|[Ee]xit(ed)?.*(code|status|signal)'
 
-fault() { # fault WHAT CONTROLLER: a plain run whose last host is lost in mid-training must end with an error on the others
+fault() { # fault WHAT CONTROLLER: if a run that is not elastic loses its last host, it must end with an error on the others
     local output="$WORK/fault" launcher code=0 started error_s
-    : >"$output" # now, as the first look at it may come before the launch: an earlier case's words must not be there
+    : >"$output" # remove the output of an earlier case now, because await may read the file before the launch
     launch $((START_S + END_S)) "$2" tests/endless.py >"$output" 2>&1 &
     launcher=$!
     await 'step 30$' "$START_S" "$launcher" "$output" || return 1
@@ -144,7 +144,7 @@ case_kill() { fault kill "$1"; }
 case_pause() { fault pause "$1"; }
 case_cut() { fault cut "$1"; }
 
-case_elastic() { # case_elastic WHAT: the run goes on with the hosts that there are then, and its books balance
+case_elastic() { # case_elastic WHAT: the run must continue on the changed hosts, and lose only the entries of a lost host
     local output="$WORK/elastic" launcher started now=$((SIZE - 1))
     [ "$1" != add ] || now=$((SIZE + 1))
     : >"$output"

@@ -1,10 +1,10 @@
-# What every script here shares: where things are, and how to say what is being done.
-# Sourced, never run.  Sets ROOT, STACK, VENV, CACHE; gives step, note, die, stack_versions, stack_in_turn, tensorflow_includes.
+# Shared by all scripts here: paths, and functions that print messages.  Source this file, do not run it.
+# It sets ROOT, STACK, VENV, CACHE, and defines step, note, die, stack_versions, stack_in_turn, tensorflow_includes.
 
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
-DEFAULT_STACK=2.21                      # scripts/versions.txt; another has its differences in scripts/stacks
+DEFAULT_STACK=2.21                      # its versions are in scripts/versions.txt; scripts/stacks has the differences of others
 STACK="${HVD_SPARSE_STACK:-$DEFAULT_STACK}"
 [ "$STACK" = "$DEFAULT_STACK" ] && VENV="$ROOT/.venv" || VENV="$ROOT/.venv-$STACK"
 VENV="${HVD_SPARSE_VENV:-$VENV}"
@@ -15,25 +15,25 @@ if [ -t 1 ]; then BOLD=$'\e[1m' RED=$'\e[31m' PLAIN=$'\e[0m'; else BOLD='' RED='
 step() { printf '%s==> %s%s\n' "$BOLD" "$*" "$PLAIN"; }
 note() { printf '    %s\n' "$*"; }
 
-# die WHAT REMEDY: every failure says what to do about it
+# die WHAT REMEDY: print the error and what to do, and exit
 die() {
     printf '%serror: %s%s\n' "$RED" "$1" "$PLAIN" >&2
     [ $# -lt 2 ] || printf '    what to do: %s\n' "$2" >&2
     exit 1
 }
 
-# stack_versions: scripts/versions.txt as this stack has it, its differences first
+# stack_versions: print this stack's versions, those that differ from scripts/versions.txt first
 stack_versions() {
     [ "$STACK" = "$DEFAULT_STACK" ] && cat "$ROOT/scripts/versions.txt" && return
     awk -F== 'FILENAME == ARGV[1] { changed[$1] = 1; print; next } !($1 in changed)' \
         "$ROOT/scripts/stacks/$STACK.txt" <(grep == "$ROOT/scripts/versions.txt")
 }
 
-stack_in_turn() { # stack_in_turn COUNT: the one stack that CI takes at the commit of that number; every eighth has the older one
+stack_in_turn() { # stack_in_turn COUNT: print the stack with which CI tests commit number COUNT; every eighth commit gets the older one
     [ "$(($1 % 8))" = 7 ] && echo 2.18 || echo "$DEFAULT_STACK"
 }
 
-tensorflow_includes() { # what TensorFlow's own flags do not name and Horovod 0.28.1 includes, from 2.20 on
+tensorflow_includes() { # from TensorFlow 2.20 on, print folders of headers that Horovod 0.28.1 includes and TensorFlow's flags lack
     local tensorflow
     tensorflow="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/tensorflow/include"
     [ -e "$tensorflow/tensorflow/compiler/xla/client/xla_builder.h" ] && return
@@ -43,13 +43,13 @@ tensorflow_includes() { # what TensorFlow's own flags do not name and Horovod 0.
 [ "$STACK" = "$DEFAULT_STACK" ] || [ -e "$ROOT/scripts/stacks/$STACK.txt" ] ||
     die "there is no stack '$STACK'" "HVD_SPARSE_STACK is TensorFlow's version: $DEFAULT_STACK or $(cd "$ROOT/scripts/stacks" && echo *.txt | sed 's/\.txt//g')"
 
-# The variables under which tests, demo and examples run on a shared machine.
-export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper knows Keras 2 only
+# The environment variables of tests, demo and examples on a shared machine.
+export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper supports only Keras 2
 export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
 export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS:-0}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# tools_environment: what scripts/docs and scripts/package need, in .venv-tools; no framework, again whenever pins change
+# tools_environment: .venv-tools for scripts/docs and scripts/package, without frameworks; installed again when versions change
 tools_environment() {
     VENV="${HVD_SPARSE_TOOLS_VENV:-$ROOT/.venv-tools}"
     local key

@@ -1,4 +1,4 @@
-"""Draw what the page of curves measured of one method as SVG, for that method's page."""
+"""Draw the learning curves of a method as SVG, from the page of curves, for the method's page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Curve = list[tuple[float, float]]
 
 
 def curves_of(name: str) -> dict[str, Curve]:
-    """Return the mean curve of every line of a method, with dense's first.
+    """Return the mean curves of dense training and of a method.
 
     Parameters
     ----------
@@ -25,7 +25,8 @@ def curves_of(name: str) -> dict[str, Curve]:
     Returns
     -------
     dict
-        By density, "" where the method has none: steps and test accuracies in percent.
+        From "dense", or the density ("" if the method has none), to pairs of a step and a test
+        accuracy in percent.
     """
     document = json.loads((RESULTS / "curves.json").read_text(encoding="utf-8"))
     found: dict[str, list[Curve]] = defaultdict(list)
@@ -43,7 +44,7 @@ def curves_of(name: str) -> dict[str, Curve]:
 
 
 def drawn(name: str) -> str:
-    """Return the picture, in one line, as Markdown takes it."""
+    """Return the picture as SVG in one line, as Markdown requires."""
     curves = curves_of(name)
     last = max(step for curve in curves.values() for step, _ in curve)
 
@@ -81,7 +82,7 @@ def drawn(name: str) -> str:
 
 
 def _apart(heights: list[float], least: float = 14.0) -> list[float]:
-    """Return heights of labels of which none covers another."""
+    """Return heights of the labels at which no label covers another."""
     found = dict.fromkeys(range(len(heights)), 0.0)
     reached = float("-inf")
     for number in sorted(found, key=lambda number: heights[number]):
@@ -90,7 +91,7 @@ def _apart(heights: list[float], least: float = 14.0) -> list[float]:
 
 
 def table_of(name: str) -> str:
-    """Return the rows of dense and of the method, with their heading, as the page has them."""
+    """Return the head and the rows of dense and of the method from the page's table."""
     page = (RESULTS / "curves.md").read_text(encoding="utf-8")
     head = re.findall(r"^\| method \|.*\n\| -.*$", page, re.M)
     return "\n".join([*head, *re.findall(rf"^\| `(?:dense|{name})(?:,[^`]*)?` \|.*$", page, re.M)])

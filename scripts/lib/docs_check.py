@@ -1,6 +1,6 @@
-"""Look at the built site: no page loads anything from elsewhere, and notebooks show their pictures.
+"""Check that no page of the built site loads anything from elsewhere, and notebooks have pictures.
 
-Links may lead elsewhere. The exit code is 1 if a page does not hold.
+Links may lead to other sites. The exit code is 1 if a page fails the check.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ HARMLESS = {"canonical", "next", "prev"}
 
 
 class Page(HTMLParser):
-    """A page, of which it is noted what it loads by itself.
+    """A parsed page, with a list of what a browser loads for it from elsewhere.
 
     Attributes
     ----------
-    loaded : tags with addresses of elsewhere
-    drawn : how many pictures the page has in itself
+    loaded : tags that load from other sites, with the addresses
+    drawn : number of pictures that are part of the page itself
     """
 
     def __init__(self, text: str) -> None:
@@ -37,7 +37,7 @@ class Page(HTMLParser):
 
 
 def mistakes(folder: Path) -> list[str]:
-    """Return what is wrong with a built site."""
+    """Return a line for each mistake in a built site."""
     pages = {path: Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     found = [f"{path} loads {each}" for path, page in pages.items() for each in page.loaded]
     notebooks = {path: page for path, page in pages.items() if path.parent.name == "notebooks"}

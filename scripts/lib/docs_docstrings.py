@@ -1,4 +1,4 @@
-"""Docstrings of the house as mkdocstrings reads numpydoc: a description stands under its name."""
+"""Rewrite docstrings for mkdocstrings, which expects a description on the line below its name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 try:
     import griffe
-except ImportError:  # where only ``spread`` is wanted, by a test
+except ImportError:  # a test uses only ``spread``, without griffe
     griffe = None
 
 SECTIONS = ("Parameters", "Attributes", "Raises")
@@ -14,10 +14,10 @@ ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*) : ?(.*)$")
 
 
 def spread(text: str) -> str:
-    """Return a docstring with every description under its name, where numpydoc has it.
+    """Return a docstring with every description on the line below its name, as in numpydoc.
 
-    ``name : words`` would make a type of the words. Two colons, which begin code there, are one
-    here.
+    In ``name : words``, mkdocstrings would read the words as a type. Two colons at the end of a
+    line, which begin code in reStructuredText, become one colon.
     """
     lines: list[str] = []
     section, others = "", ""
@@ -37,7 +37,7 @@ def spread(text: str) -> str:
 
 
 def _repeated(names: str, lines: list[str]) -> list[str]:
-    """Return the last entry's description once more, under each further name that it has."""
+    """Return the last entry's description again for each further name of the entry."""
     if not names:
         return []
     start = max(i for i, line in enumerate(lines) if not line.startswith(" "))
@@ -47,7 +47,7 @@ def _repeated(names: str, lines: list[str]) -> list[str]:
 if griffe is not None:
 
     class Spread(griffe.Extension):
-        """Spreads all docstrings."""
+        """Applies ``spread`` to all docstrings."""
 
         def on_instance(self, *, obj: griffe.Object, **_: object) -> None:
             if not obj.is_alias and obj.docstring is not None:

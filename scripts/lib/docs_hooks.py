@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: what the site has besides the files of ``docs``.
+"""Hooks of MkDocs, which generate the parts of the site that are no files of ``docs``.
 
 A method's page gets its parts, signature, measurements and paper.  A section of the navigation
 that names a folder gets the folder's pages.  Decisions get an index.  Every page of a method, a
@@ -29,7 +29,7 @@ KINDS = ("selector", "memory", "codec", "exchange", "schedule")
 
 
 class Probe(Methods):
-    """Makes configurations in the place of compressors."""
+    """The methods, returning configurations instead of compressors."""
 
     @classmethod
     def _create(cls, params: object, configuration: Configuration, *_: object) -> Configuration:
@@ -37,7 +37,7 @@ class Probe(Methods):
 
 
 def on_config(config):
-    """Put a folder's pages in the place of ``[folder/*]``, and the guide's further pages behind."""
+    """Replace ``[folder/*]`` by the folder's pages, and append unnamed pages to the guide."""
     config.nav = [_expanded(entry) for entry in config.nav]
     named = str(config.nav)
     guide = next(entry["Guide"] for entry in config.nav if "Guide" in entry)
@@ -49,7 +49,7 @@ def on_config(config):
 
 
 def on_files(files: Files, config) -> Files:
-    """Add an index of the decisions, and the guide for contributors, which lies beside ``docs``."""
+    """Add an index of the decisions, CONTRIBUTING.md, and a page of all commands."""
     text = "# Decisions\n\nEach page explains one decision about the design of the package.\n\n"
     for path in sorted((DOCS / "adr").glob("*.md")):
         text += f"* [{_title(path)}]({path.name})\n"
@@ -61,8 +61,10 @@ def on_files(files: Files, config) -> Files:
 
 
 def on_page_markdown(markdown: str, page, **_: object) -> str:
-    """Add generated sections to a method's page, and the link to the index to a result or decision;
-    point links to the contributors' guide at its page on the site."""
+    """Add generated sections to a method's page, and a link to the index to a result or decision.
+
+    Links to CONTRIBUTING.md are changed, so that they lead to its page on the site.
+    """
     up = "../" * page.file.src_uri.count("/")
     markdown = re.sub(r"\]\((?:\.\./)+CONTRIBUTING\.md", f"]({up}contributing.md", markdown)
     folder, _, file = page.file.src_uri.partition("/")

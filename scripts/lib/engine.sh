@@ -1,10 +1,10 @@
-# A Docker engine for the tests, where none answers: installed, started on a socket of its own, stopped again.
-# Sourced, after common.sh.  Sets DOCKER; gives limited, engine_up, engine_down, base_image.
+# A Docker engine for the tests.  If none answers, one is installed, started on its own socket, and stopped at the end.
+# Source this file after common.sh.  It sets DOCKER, and defines limited, engine_up, engine_down, base_image.
 
-ENGINE_DIR="$CACHE/docker/engine"      # images stay here for the next time
+ENGINE_DIR="$CACHE/docker/engine"      # images are kept here for the next run
 ENGINE_RUN=""                          # socket, process and logs of an engine that we started
 
-limited() { # limited SECONDS COMMAND...: in the background, as a shell that waits hears signals, and one that runs a command does not
+limited() { # limited SECONDS COMMAND...: in the background, because a shell handles signals while it waits, but not while it runs a command
     timeout -k 5 "$@" <&0 &
     wait "$!"
 }
@@ -16,7 +16,7 @@ find_docker() {
     [ -n "$DOCKER" ] && engine_answers
 }
 
-engine_up() { # 0 with an engine that answers; 1, and why, where none can be had
+engine_up() { # return 0 if an engine answers; otherwise print the reason and return 1
     if find_docker; then
         note "engine: the one that runs here"
         return 0
@@ -53,7 +53,7 @@ start_engine() {
         return 1
     fi
     local left
-    for left in /run/hvd-sparse-engine.*/started; do # nobody holds the lock: by a run that was killed
+    for left in /run/hvd-sparse-engine.*/started; do # nobody holds the lock, so this run was killed
         [ -e "$left" ] && [ "$(cat "$left")" = "$ENGINE_DIR" ] || continue
         note "stopping the engine that a killed run left behind"
         ENGINE_RUN="$(dirname "$left")" DOCKER=/usr/bin/docker
@@ -63,11 +63,11 @@ start_engine() {
     cat /proc/sys/net/ipv4/ip_forward >"$ENGINE_RUN/forward"
     iptables-save >"$ENGINE_RUN/firewall" 2>/dev/null || true
     echo "$ENGINE_DIR" >"$ENGINE_RUN/started"
-    # a session of its own: Ctrl-C must not end it before it has taken its networks away
+    # in a session of its own, because Ctrl-C must not end the engine before its networks are removed
     setsid dockerd --storage-driver=overlay2 --data-root "$ENGINE_DIR" --exec-root "$ENGINE_RUN/exec" --bridge none \
         --pidfile "$ENGINE_RUN/pid" --host "unix://$ENGINE_RUN/socket" >"$ENGINE_RUN/log" 2>&1 9>&- &
     local attempt engine=$!
-    disown "$engine" # not among the jobs that a clean-up ends
+    disown "$engine" # so that it is not among the jobs that clean_up ends
     export DOCKER_HOST="unix://$ENGINE_RUN/socket"
     DOCKER=/usr/bin/docker
     for attempt in $(seq 120); do
@@ -79,10 +79,10 @@ start_engine() {
     return 1
 }
 
-engine_down() { # only what engine_up started
+engine_down() { # stop the engine, but only if engine_up started it
     [ -n "$ENGINE_RUN" ] || return 0
     local pid
-    # what a run that was interrupted left in it: a network that outlives the engine would stay on this machine
+    # remove containers and networks of an interrupted run, because networks would stay on this machine after the engine's end
     timeout 20 "$DOCKER" ps -aq | timeout -k 5 60 xargs -r "$DOCKER" rm --force >/dev/null 2>&1 || true
     timeout -k 5 30 "$DOCKER" network prune --force >/dev/null 2>&1 || true
     pid="$(cat "$ENGINE_RUN/pid" 2>/dev/null || true)"
@@ -98,7 +98,7 @@ engine_down() { # only what engine_up started
     ENGINE_RUN=""
 }
 
-restore_firewall() { # as it was before the engine; a table that was not there is emptied
+restore_firewall() { # to its state before the engine; tables that did not exist then are emptied
     local table
     for table in filter nat; do
         grep -q "^\*$table" "$ENGINE_RUN/firewall" && continue
@@ -109,7 +109,7 @@ restore_firewall() { # as it was before the engine; a table that was not there i
     iptables-restore <"$ENGINE_RUN/firewall" 2>/dev/null || true
 }
 
-base_image() { # base_image NAME: Debian 12 from a registry of images, or else made with debootstrap
+base_image() { # base_image NAME: make an image of Debian 12 with debootstrap, unless the image exists
     "$DOCKER" image inspect "$1" >/dev/null 2>&1 && return 0
     local folder="$CACHE/docker/base"
     rm -rf "$folder"

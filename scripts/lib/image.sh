@@ -1,9 +1,9 @@
-# The image of the tests: wheels that this machine's pip can find, and the build.
-# Sourced, after engine.sh.  Needs WORK and IMAGE; gives build_image.
+# Build the image of the tests, with wheels that this machine's pip can find.
+# Source this file after engine.sh.  It needs WORK and IMAGE, and defines build_image.
 
 packages_of_image() { sed -n 's/^ARG PACKAGES="\(.*\)"$/\1/p' "$ROOT/docker/Dockerfile"; }
 
-gather_wheels() { # into a folder named after the versions: nothing where this machine has no pip for the image's Python
+gather_wheels() { # into a folder named after the versions; none if this machine's Python is not the image's 3.11
     local folder key horovod
     key="$({ packages_of_image; stack_versions; } | sha256sum | cut -c1-12)"
     folder="$CACHE/docker/wheels-$STACK-$key"
@@ -19,7 +19,7 @@ gather_wheels() { # into a folder named after the versions: nothing where this m
             --constraint "$WORK/versions.txt" $(packages_of_image) \
             >"$CACHE/logs/docker-wheels.log" 2>&1 || return 1
         mv "$folder.partial" "$WORK/gathered"
-        rm -rf "$CACHE"/docker/wheels-"$STACK"-*     # those of earlier versions
+        rm -rf "$CACHE"/docker/wheels-"$STACK"-*     # the wheels of earlier versions
         mv "$WORK/gathered" "$folder"
     fi
     cp -al "$folder"/. "$WORK/wheels/" 2>/dev/null || cp -a "$folder"/. "$WORK/wheels/"

@@ -1,7 +1,8 @@
 """Run the documentation's install blocks, each in an empty environment and a copy of the checkout.
 
-Argument: an empty folder to work in.  The exit code is 1 if a block fails.  ``hvd-sparse doctor``,
-with which blocks end, has the exit code 1 where there is no framework, and says so.
+The argument is an empty folder to work in.  The exit code is 1 if a block fails.  Blocks end with
+``hvd-sparse doctor``.  If no framework is installed, this command says so and exits with 1; a block
+has not failed then.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LIMIT_S = 900
 
 
 def run(block: Block, folder: Path) -> str:
-    """Run a block; return what went wrong, or nothing."""
+    """Run a block; return its name and last output if it fails, otherwise an empty text."""
     checkout, environment = folder / "checkout", folder / "venv"
     shutil.copytree(ROOT, checkout, ignore=NOT_COPIED)
     venv.create(environment, with_pip=True)

@@ -1,8 +1,7 @@
-"""Three small models with data that ships with Python or scikit-learn: a CNN, a character LSTM, a
-transformer.
+"""Three small models (a CNN, a character LSTM, a transformer), with data of Python or scikit-learn.
 
-The characters are the source text of a few old, quiet modules of Python's standard library.  Their
-exact bytes depend on the Python version, and so, in detail, does every gradient made from them.
+The characters are the source text of a few modules of Python's standard library that rarely change.
+Their exact bytes depend on the Python version, and so do the gradients, slightly.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ WINDOW = 48
 
 @dataclass(frozen=True)
 class Task:
-    """A model, what it is trained on, and how.
+    """A model, its data, and the settings of its training.
 
     Attributes
     ----------
-    model : gets a batch, gives logits [..., classes]
-    batch : gives inputs and targets for a generator of random numbers
+    model : returns logits [..., classes] for the inputs of a batch
+    batch : draws inputs and targets with a generator of random numbers
     learning_rate : of plain SGD
-    clip_norm : the gradient's L2 norm over all parameters is cut to this; None leaves it
+    clip_norm : upper bound of the gradient's L2 norm over all parameters; None for no bound
     """
 
     model: nn.Module
@@ -103,7 +102,7 @@ class CausalTransformer(nn.Module):
 
 
 def corpus() -> np.ndarray:
-    """The modules' text as int64 [characters]; what is not ASCII becomes a question mark."""
+    """The modules' text as int64 [characters]; other characters than ASCII become "?"."""
     text = []
     for name in CORPUS:
         spec = importlib.util.find_spec(name)
@@ -139,7 +138,7 @@ def _digit_batches(size: int) -> Callable[[np.random.Generator], tuple[torch.Ten
 
 
 def small_tasks() -> dict[str, Callable[[], Task]]:
-    """Return the tasks by name: tensors of a few thousand entries."""
+    """Return the tasks by name. Their tensors have a few thousand entries."""
     return {
         "cnn": lambda: Task(Cnn(16, 32), _digit_batches(32), learning_rate=0.1),
         "lstm": lambda: Task(

@@ -22,7 +22,7 @@ HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}
 
 
 def box(x: int, y: int, wide: int, name: str, words: str, *, is_sent: bool = False) -> str:
-    """Return a step of the way."""
+    """Return the box of a step of the path."""
     fill, ink = (OURS, "#ffffff") if is_sent else (PALE, DARK)
     middle = x + wide / 2
     return (
@@ -45,7 +45,7 @@ def words(x: int, y: int, text: str, size: str = "s", ink: str = LINE) -> str:
 
 
 def frame(x: int, y: int, wide: int, tall: int) -> str:
-    """Return the outline of what one call does for a whole bucket."""
+    """Return a frame around the steps that one call does for a whole bucket."""
     return (
         f'<rect x="{x}" y="{y}" width="{wide}" height="{tall}" rx="8" fill="none" '
         f'stroke="{OURS}" stroke-width="1.6" stroke-dasharray="6 4"/>'

@@ -26,7 +26,7 @@ from hvd_sparse.types import Optimizer, Option, Settings, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = "hvd_sparse_steps"
-"""Key in the saved state of SGD and Muon: the compressor's number of steps, by parameter index."""
+"""Key in the saved state of SGD and Muon, for the compressor's number of steps by parameter."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -41,8 +41,8 @@ PRODUCT = "mu_product"
 
 class Applying:
     """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
-    rate times the compressor's result from each compressed parameter, and updates the others as
-    before. Hooks and schedulers work as before."""
+    rate times the compressor's result from each compressed parameter, and updates the other
+    parameters as the original class does. Hooks and schedulers work as before."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
@@ -127,7 +127,7 @@ class Applying:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = product_of_nadam(beta1, decay, int(moments["step"]))
                 moments[PRODUCT] = torch.tensor(product)
-            # Horovod's broadcast writes Adam's numbers to the dictionary that the optimizer holds.
+            # Horovod's broadcast writes Adam's numbers to this dictionary: use the optimizer's own.
             is_own = "betas" in group and not moments
             held = whole[parameter] = state if is_own else {**state, **moments}
             if "use_muon" in group and "step" in held:
@@ -142,7 +142,7 @@ class Applying:
         for parameter, held in state.items():
             if "betas" not in groups.get(parameter, {}):
                 held.pop("step", None)
-        # A state with nothing but a step is only the count of this class.
+        # A state that has only a step was made by ``_count``.
         kept = {p: held for p, held in state.items() if set(held) - {"step"}}
         members = {
             "defaults": self.defaults,
@@ -179,8 +179,8 @@ class Applying:
         groups = self.param_groups
         self.hvd_sparse_compressor.made_states.clear()
         super().load_state_dict(state_dict)  # type: ignore[misc]
-        # Horovod's optimizer shares these dictionaries with the optimizer that it was made from,
-        # to whose dictionaries schedulers write. torch has replaced them.
+        # Schedulers write to the groups of the optimizer from which Horovod's was made. Both share
+        # these dictionaries, and torch has just replaced them, so put the old ones back.
         for group, loaded in zip(groups, self.param_groups):
             group.clear()
             group.update(loaded)
@@ -201,7 +201,7 @@ class Applying:
             torch._foreach_mul_(parameters, 1 - rate * float(group["weight_decay"]))
         moves: list[tuple[torch.Tensor, Any]] = [(p, p.grad) for p in parameters]
         for parameter, move in moves:
-            if move.is_sparse:  # ``torch._foreach_add_`` does not support these
+            if move.is_sparse:  # ``torch._foreach_add_`` supports no sparse tensors
                 parameter.add_(move, alpha=-rate)
         dense = [each for each in moves if not each[1].is_sparse]
         if dense:
@@ -233,8 +233,8 @@ class Applying:
             self.param_groups = whole
 
     def _refuse_foreign_gradients(self, groups: list[Settings]) -> None:
-        """Raise InvalidOption for dense gradients in a step before the compressor's first, because
-        they did not come through the compressor, which has the momentum. Zero gradients are
+        """Raise InvalidOption if dense gradients reach the optimizer before any gradient has come
+        through the compressor, because the program then bypasses the compressor. Zero gradients are
         accepted, because Horovod uses them to make an optimizer create its state."""
         for group in groups:
             dense = [p for p in group["params"] if not p.grad.is_sparse]
@@ -255,8 +255,8 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Reads the settings for each tensor's memory from the optimizer. The constructor makes the
-    optimizer's class a subclass of ``Applying``, and Horovod then derives a class from it."""
+    """Reads the settings for each tensor's memory from the optimizer. The constructor changes the
+    optimizer's class to a subclass of ``Applying``, from which Horovod then derives a class."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
@@ -293,7 +293,7 @@ class Follower:
                 "without this state: load the state into Horovod's optimizer",
                 type(caller).__name__,
             )
-        # A scheduler made from the plain optimizer would warn, because that one takes no steps.
+        # A scheduler of the plain optimizer would warn, because that optimizer takes no steps.
         vars(self._optimizer)["_opt_called"] = True
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
         self._optimizer, self._groups, self._settings = caller, {}, {}
@@ -315,10 +315,10 @@ class Follower:
         known, settings = self._settings.get(index, (None, {}))
         if options != known:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
-            # Not for Muon, which needs the shape, nor for tensors among options, which may change.
+            # Muon's settings depend on the shape, and tensors may change in place: do not store.
             if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
-        # The value is copied from the device only if a penalty is added to the gradient.
+        # Read the parameter's value, perhaps from a device, only for weight decay.
         if not settings.get("weight_decay"):
             return settings
         now, last = value(), self._with_value.get(id(parameter))
@@ -341,7 +341,8 @@ class Follower:
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return the moments with which the memory must continue, by name, and the number of steps
         that they have accumulated. Return None if no state was loaded, so that the memory keeps its
-        own, of ``steps`` steps. Return no moments and 0 if the program has cleared the state."""
+        own moments. Return no moments and 0 if the program has cleared the state. ``steps`` is the
+        number of steps that the memory's own moments have accumulated."""
         state = self._optimizer.state.get(parameter)
         if not state:
             if id(parameter) not in self._counted:
@@ -360,8 +361,8 @@ class Follower:
         counted, made = int(state["step"]), self._compressor.made_states
         is_made = id(parameter) in made
         made.discard(id(parameter))
-        # Moments of rank 0, saved at the same step, or broadcast without a count (SGD, Muon): if
-        # this rank has loaded its own, it keeps them.
+        # If these are moments of rank 0, saved at the same step, or broadcast without a count (SGD,
+        # Muon), this rank keeps its own.
         is_of_rank_0 = 0 < counted == steps or (is_made and not counted and steps > 0)
         return None if is_of_rank_0 else (given, counted)
 

@@ -81,8 +81,8 @@ class ParameterCompressor(Compressor):
             self._policy = HidingPolicy(self.step, self.name)
         self._finishes = configuration.memory.finishes
         self._follower: Follower | None = None
-        # By id, the parameters whose state in the optimizer was not loaded: zeros, or values that a
-        # broadcast has written there.
+        # Ids of the parameters whose state ``Applying`` has created in the optimizer. It has zeros,
+        # or values that a broadcast has written there.
         self.made_states: set[int] = set()
         self.results = Results(self.step, self._parameters)
         self._is_on_devices = set(self._ways.values()) != {HOST}
@@ -93,7 +93,7 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's flat value; the same view in every step if its memory allows it."""
+        """Return a parameter's flat value: if possible, the same view in every step."""
         parameter = self._parameters[position]
         place, view = self._views.get(position, (0, None))
         if view is not None and parameter.data_ptr() == place and parameter.is_contiguous():
@@ -193,7 +193,7 @@ class ParameterCompressor(Compressor):
         position = self.results.position_of.get(id(parameter), -1)
         if position not in self.step.compressed:
             return {}
-        # If no optimizer has applied the result yet, the step may still be taken back.
+        # If no optimizer has applied the result yet, the step may still be rolled back.
         state = self.step.transactions.peek(position, is_open=position in self.results.waiting)
         if state is None or not isinstance(state.memory, DirectionState):
             return {}
@@ -211,8 +211,9 @@ class ParameterCompressor(Compressor):
 
     def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
         """Return whether the moments ``given`` equal the memory's own, converted to tensors. The
-        memory then keeps its own, because the conversion rounds them. SGD has no count of steps
-        that shows after Horovod's broadcast that the moments are equal."""
+        memory then keeps its own, because the conversion rounds them. Only this comparison can
+        show for SGD, after Horovod's broadcast, that the moments are the same, because SGD has no
+        count of steps."""
         assert isinstance(state.memory, DirectionState)
         mine = self._as_tensors(position, state.memory.moments(state.steps, self._size_of_world()))
         return mine.keys() == given.keys() and all(

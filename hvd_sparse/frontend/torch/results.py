@@ -1,7 +1,7 @@
 """Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
-the tensor's step is taken back. docs/adr/0035 has the rules, also for programs such as PCGrad.
+the tensor's step is rolled back. docs/adr/0035 has the rules, also for programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
@@ -62,7 +62,7 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, with the versions that tensors had when the result was returned.
+    """A parameter's result, and the ``_version`` of two tensors when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet
@@ -81,7 +81,7 @@ class Result:
 
 
 class Results:
-    """The results of a compressor. ``waiting`` has the results that no optimizer has applied yet.
+    """The reduced gradients that a compressor has returned. ``waiting`` has those not yet applied.
     ``way`` is a text for errors: how to make gradients come through the compressor."""
 
     way = ""
@@ -104,8 +104,8 @@ class Results:
         self._is_hidden = False  # results cannot be followed, so none counts as thrown away
         self._verdict: tuple[StepRun | None, bool] = (None, False)
         self._told: set[str] = set()
-        # The results of two tensors are compared with the applied gradients: in the first steps the
-        # smallest tensor's, and after a result was thrown away the next one of its tensor.
+        # Two results are compared with the applied gradients: in the first steps, the result of the
+        # smallest tensor; and after a result was thrown away, the next result of the same tensor.
         self._smallest: Iterator[int] = iter(())
         self._compared, self._steps_compared = -1, 0
         self._after_one_gone = -1
@@ -156,7 +156,7 @@ class Results:
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
         """Record a result that is about to be returned. ``run`` is its step, or None if the step
-        cannot be taken back. A scaler will divide the result by ``scale``."""
+        cannot be rolled back. A scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -323,7 +323,7 @@ class Results:
         if handed.gradient is not None:
             if now is not handed.gradient():
                 return True
-            # Horovod itself changes the gradient once; without another change it is still there.
+            # Horovod itself changes the gradient once; without another change, the result is there.
             if now._version - handed.gradient_version <= 1:
                 return False
         return not bool((now._values() if now.is_sparse else now).any())
@@ -344,8 +344,8 @@ class Results:
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)
-            # Optimizers of float32 copies write through .data, without a new version; comparing
-            # the bits at every step would cost too much.
+            # Optimizers that keep float32 copies write through .data, which does not change the
+            # version. Comparing the bits at every step would cost too much.
             is_written = not is_newer and any(
                 h.bits is not None and _bits_of(parameter) != h.bits for parameter, h in mine
             )

@@ -2,7 +2,7 @@
 
 A gradient on an accelerator stays on its device if all parts and options support this. Then its
 residual and its result are there too, and only the selected entries leave the device. Parts declare
-why they need the host (``needs_host``); ``STAGES`` lists the options that need it.
+why they need the host (``needs_host``); ``STAGES`` lists the options that need the host.
 
 Otherwise the gradient is staged: copied to pinned memory of the host, and its result copied back.
 The host waits once for a bucket's gradients, when it makes the message; in dense steps and with

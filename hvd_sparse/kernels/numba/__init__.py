@@ -32,10 +32,10 @@ SHARED = 2 * ENTRIES_PER_THREAD
 """Smallest vector that several threads work on, in entries."""
 
 LINE = 64
-"""Parts of threads start at multiples of this, so that no two threads write to one cache line."""
+"""Each thread's first index is a multiple of this, so no two threads write to one cache line."""
 
 SHORT = 1 << 15
-"""Largest vector, in entries, from which ``take_largest`` takes without a sample."""
+"""Number of entries of the largest vector for which ``take_largest`` uses no sample."""
 
 SAMPLE = 1 << 13
 """Number of entries in the sample by which ``take_largest`` estimates a threshold."""

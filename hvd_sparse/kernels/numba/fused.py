@@ -1,7 +1,7 @@
 """The compiled ``accumulate_and_take``: one pass adds the gradient, or an optimizer's direction, to
 the residual, and takes the entries that reach the aim. ``direct`` only computes a direction.
 
-Taken entries are appended to the list by LLVM's masked compress-store, which numba does not offer.
+Taken entries are appended to the list with LLVM's vector compression, which numba does not offer.
 The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
 
     ()                                         the gradient itself
@@ -48,10 +48,10 @@ is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
-    """Return a function that emits the SIMD vector to add at an index: entries of the gradient (the
-    call's first argument) if the direction (the call's last argument) is empty, otherwise entries
-    of the direction. ``store`` emits the write of the direction's new vectors (velocity or
-    moments)."""
+    """Return a function that emits the SIMD vector to add at an index. The call's first argument is
+    the gradient, its last argument the direction. If the direction is empty, the SIMD vector has
+    entries of the gradient, otherwise entries of the direction. ``store`` emits the write of the
+    direction's new vectors (velocity or moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
@@ -142,7 +142,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     entries to a list, and writes 0 in their place.
 
     past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
-    is_crowded : append every SIMD vector without a branch; the next one overwrites the surplus
+    is_crowded : append without a branch; the next append overwrites entries that were not taken
     """
 
     def add_span(

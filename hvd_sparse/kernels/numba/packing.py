@@ -250,7 +250,7 @@ class CompiledPackers(Packers):
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array, or an aligned copy in native byte order; message views may need one."""
+    """Return the array if it is aligned and in native byte order, otherwise a copy that is."""
     if array.flags.aligned and array.dtype.isnative:
         return array
     return np.require(array, array.dtype.newbyteorder("="), "A")

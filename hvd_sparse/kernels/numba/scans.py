@@ -83,7 +83,7 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
 def _make_look(adds: bool) -> Callable[..., object]:
     """Make a numba intrinsic that updates ``totals`` with x: the sum of the magnitudes, the largest
     magnitude (NaN is ignored) and the number of non-zeros. If ``adds``, it uses residual + x
-    instead of x, and writes this sum to ``out``, or the residual's entry if it is not finite."""
+    instead of x, and writes this sum to ``out``, or the residual where it is not finite."""
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)

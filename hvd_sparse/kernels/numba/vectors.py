@@ -184,7 +184,7 @@ def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
     """Emit a loop over [start, stop). Yield the index, the states at the start of an iteration, and
-    a list for those at its end. After the loop, ``states`` has the final values."""
+    a list for the states at its end. After the loop, ``states`` has the final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -226,8 +226,8 @@ class Call:
     def spans(
         self, start: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
-        """Yield vectors, start and stop of two loops that together cover [start, stop): the first
-        loop reads whole SIMD vectors, the second the rest, entry by entry."""
+        """Yield, for each of two loops that together cover [start, stop), its ``Vectors`` and its
+        bounds. The first loop reads whole SIMD vectors, the second the rest, entry by entry."""
         lanes = ir.Constant(WORD, self.vectors.lanes)
         rest = self.builder.srem(self.builder.sub(stop, start), lanes)
         whole = self.builder.sub(stop, rest)

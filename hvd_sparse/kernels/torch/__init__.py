@@ -128,7 +128,7 @@ class TorchKernels(Kernels):
         return cast(Taking, self._run(gradient, residual, out, aim))
 
     def _run(self, gradient: Vector, residual: Vector, out: Vector, aim: Aim | None) -> object:
-        """Return a pass's result; on a device a ``Coming``, which starts with the whole bucket."""
+        """Return a pass's result; on a device a ``Coming``, whose pass starts with the bucket."""
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
         coming = Coming(one, self.begin)
         return coming if isinstance(out, DeviceVector) else coming.result()

@@ -43,7 +43,7 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Passes' results, as int32 words on the device; ``read`` converts a copy of them to a list."""
+    """Results of passes, as int32 words on the device; ``read`` turns fetched words into a list."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -54,8 +54,8 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming:
-    """The future result of a pass, which starts with the others of its bucket (``Delivery``), or
-    alone as soon as ``result`` is called or an attribute of the result is read."""
+    """The future result of a pass. The pass starts with the others of its bucket (``Delivery``). It
+    starts alone if ``result`` is called, or an attribute of the result is read, before that."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin

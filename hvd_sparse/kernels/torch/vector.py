@@ -120,7 +120,7 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A copy of a device tensor to pinned host memory, started at once. CPU tensors need none."""
+    """A device tensor's copy in pinned host memory, started at once. CPU tensors are not copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -137,7 +137,7 @@ class Copy:
     def array(self) -> np.ndarray:
         if not self._is_read:
             if not self._done.query():
-                wait_until(self._done)  # before, the host's memory lacks the entries
+                wait_until(self._done)  # until then, the host's memory lacks the entries
             self._is_read = True
         array: np.ndarray = self._host.numpy()
         return array
@@ -168,7 +168,7 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
-    for each device. The caller must not use them again, because an array may share their memory."""
+    for each device. The tensors must not be used again, because an array may share their memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
@@ -194,7 +194,7 @@ def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """Return a copy of the array on the device, without waiting until it is complete. Until then,
-    torch's allocator keeps the pinned memory from which it is copied."""
+    torch's allocator keeps the pinned memory from which the array is copied."""
     if device.type == "cpu":
         return tensor_of(array)
     host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)

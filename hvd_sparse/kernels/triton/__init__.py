@@ -28,8 +28,8 @@ BLOCK = 4096
 """Number of entries per program, which has 256 threads."""
 COLUMNS = 8
 """Columns of a table, which has a row per tensor: number of the tensor's first program; addresses
-of gradient, residual and result; number of entries; first place and room of the tensor's list;
-number of programs."""
+of gradient, residual and result; number of entries; start and length of the tensor's part of the
+lists; number of programs."""
 CHUNK = 1024
 """Number of a list's entries that one program processes at once."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
@@ -60,7 +60,7 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes of one dtype and device, not all empty, in three launches; return the results."""
+    """Run passes of one dtype and device in three launches. At least one pass must not be empty."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -103,7 +103,8 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums, not all empty, and put surplus back, of one dtype and device, in one launch."""
+    """Write sums, and put surplus back, in one launch. All have one dtype and device, and at least
+    one sum has entries."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -163,7 +164,7 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return flat, padded copies on the device, of signed dtypes, made by one transfer."""
+    """Return flat, padded copies on the device, with signed dtypes. One transfer copies all."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):

@@ -1,6 +1,6 @@
 """The code that Triton compiles for a GPU. ``kernels.triton`` makes the arguments and describes the
-table. Each program processes one block of a tensor. Programs may run in any order, so later
-launches put their results in order. Atomics are used only to reserve places in the lists."""
+table. Each program processes one block of a tensor. Programs run in any order, so later launches
+put their results in order. Atomics are used only to reserve places in the lists."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
     """Write one block of a tensor's sum: zeros, then the parts in their order. Programs from
-    ``blocks`` on write the surplus back to its addresses, outside the blocks. Only one program
+    ``blocks`` on write the surplus back to its addresses, which lie in no block. Only one program
     writes to a block, and a part's indices are unique, so between two barriers no thread reads an
     entry that another thread writes."""
     program = tl.program_id(0)
@@ -160,8 +160,8 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     tl.store(out + offsets, tl.zeros([BLOCK], DTYPE), mask=offsets < numel)
 
     # In the ascending indices of each part, find the range of this block by bisection: one lane
-    # finds its start and another its end. All bisections run at the same time, because each step
-    # waits for memory.
+    # finds the start of the range, and another its end. All bisections run at the same time,
+    # because each step waits for memory.
     lanes = tl.arange(0, LANES)
     is_used = lanes < 2 * parts
     mine = ranges + tensor * (parts + 1) + lanes // 2
