@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks._page import made_with, markdown_table, write
-from benchmarks._ranks import horovod_version, launch
+from benchmarks._ranks import horovod_version, launch, spell_density
 from benchmarks.step.goals import BESIDE, PAIRS_US, RANKS, Row, verdicts, verdicts_beside
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.methods.spelling import density_argument, spell_density
+from hvd_sparse.methods.spelling import density_argument
 
 LIMIT_S = 600
 """Time limit of a launch."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hvd_sparse.cli import main as report
-from hvd_sparse.methods.spelling import density_argument, spell_density
+from hvd_sparse.methods.spelling import density_argument
 
 EXAMPLES = {
     "pytorch": ("PyTorch", "pytorch_digits.py"),
@@ -45,7 +45,7 @@ def parse_arguments():
     )
     parser.add_argument(
         "--density",
-        type=density_argument,
+        type=density_text,
         help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding; "
         "by default, computed from the number of steps",
     )
@@ -68,6 +68,12 @@ def parse_arguments():
     return args
 
 
+def density_text(text):
+    """Check a density, and give its text, as the workers' own command lines read it."""
+    density_argument(text)
+    return text.strip()
+
+
 def command_of(args, compression, telemetry):
     """Return the command that one worker runs."""
     script = Path(__file__).with_name(EXAMPLES[args.framework][1])
@@ -80,7 +86,7 @@ def command_of(args, compression, telemetry):
         "telemetry": telemetry,
     }
     if args.density is not None:
-        options["density"] = spell_density(args.density)
+        options["density"] = args.density
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 
 
@@ -148,7 +154,7 @@ def main():
     args.output.mkdir(parents=True, exist_ok=True)
     console = Console()
     framework = EXAMPLES[args.framework][0]
-    sent = "set by steps" if args.density is None else spell_density(args.density)
+    sent = "set by steps" if args.density is None else args.density
     title = f"{framework}, {args.np} workers ({args.launcher}), density {sent}"
     console.print(f"[bold]==> Handwritten digits: {title}[/bold]")
     try:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import Any
 
 from hvd_sparse.errors import InvalidOption
 
 
-def check_density(density: float, where: str = "density") -> float:
+def check_density(density: float, what: str = "density") -> float:
     """Return the density as a float. Raises InvalidOption unless it is a number in (0, 1].
-    ``where`` is the option's name in the error message."""
+    ``what`` is the option's name in the error message."""
     if not is_number(density) or not 0.0 < float(density) <= 1.0:
         raise InvalidOption(
-            f"{where} is {density!r}: give the fraction of entries to send, a number in (0, 1]; "
+            f"{what} is {density!r}: give the fraction of entries to send, a number in (0, 1]; "
             "for example, 0.001 sends one entry in a thousand"
         )
     return float(density)
@@ -63,12 +65,46 @@ def check_truth(value: object, what: str) -> None:
         raise InvalidOption(f"{what} is {value!r}: give True or False")
 
 
-def check_cap(cap: float, owner: str) -> None:
+def check_cap(cap: float, what: str) -> None:
     if not is_number(cap) or cap < 1:
         raise InvalidOption(
-            f"cap of {owner} is {cap!r}: give a number of at least 1, because at most cap * k "
-            "entries are sent"
+            f"{what} is {cap!r}: give a number of at least 1, because at most cap * k entries are "
+            "sent"
         )
+
+
+def check_fraction(value: float, what: str) -> None:
+    if not is_number(value) or not 0 <= value < 1:
+        raise InvalidOption(f"{what} is {value!r}: give a number in [0, 1)")
+
+
+def check_not_negative(value: float, what: str) -> None:
+    if not is_number(value) or value < 0:
+        raise InvalidOption(f"{what} is {value!r}: give a number, 0 or more")
+
+
+def check_factor(value: float, what: str) -> None:
+    check_number(value, what, 1 - 1e-9, remedy="a factor of 1 or more")
+
+
+def option(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
+    """Return a field of a dataclass that derives from ``Options``. ``check`` is called with the
+    value, the option's name and ``bounds``. It raises InvalidOption, or returns None or the value
+    to keep instead. If the default is None, None is a valid value."""
+    return dataclasses.field(default=default, metadata={"check": partial(check, **bounds)})
+
+
+class Options:
+    """Base class of frozen dataclasses whose fields are options, declared by ``option``."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if "check" not in field.metadata or (value is None and field.default is None):
+                continue
+            kept = field.metadata["check"](value, f"{field.name} of {type(self).__name__}")
+            if kept is not None:
+                object.__setattr__(self, field.name, kept)
 
 
 @lru_cache(maxsize=4096)  # called several times per tensor and step

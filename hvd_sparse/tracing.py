@@ -224,7 +224,7 @@ def path_of(setting: str, rank: int) -> Path:
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
-def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None:
+def follow(spans: Spans, name: str, rank: int) -> TraceFile | None:
     """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline, and return the
     timeline; otherwise return None. Raises InvalidOption if the file cannot be written."""
     setting = os.environ.get(SETTING)
@@ -232,8 +232,6 @@ def follow(spans: Spans, name: str, rank: Callable[[], int]) -> TraceFile | None
         return None
     with _LOCK:
         if setting not in _OPEN:
-            # Only now, because compressors without a timeline may be created before ``hvd.init``.
-            number = rank()
-            _OPEN[setting] = TraceFile(path_of(setting, number), number)
+            _OPEN[setting] = TraceFile(path_of(setting, rank), rank)
         spans.add(partial(_OPEN[setting].listen, name))
         return _OPEN[setting]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._limited import run_limited
+from benchmarks._ranks import spell_density
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
-from hvd_sparse.methods.spelling import density_argument, spell_density
+from hvd_sparse.methods.spelling import density_argument
 
 POOL = 1 << 22
 """Random entries from which gradients are filled, with another offset at every step."""

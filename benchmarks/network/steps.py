@@ -12,12 +12,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks._page import Goal, command, made_with, markdown_table, write
+from benchmarks._ranks import spell_density
 from benchmarks.network import probe
 from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import run_apart
 from benchmarks.network.spans import PHASES
 from benchmarks.network.summary import summarize
-from hvd_sparse.methods.spelling import spell_density
 
 COLOURS = {
     "backward": "#bbbbbb",

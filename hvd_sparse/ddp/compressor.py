@@ -43,7 +43,6 @@ PAUSE_S = 0.25
 class DdpCompressor(ParameterCompressor):
     """A compressor of the gradients of one DDP model; ``hvd_sparse.ddp.register`` creates it."""
 
-    is_called_alone = True
     clips_all_gradients = True
     way_of_gradients = (
         "run the backward pass through the DDP model that was registered, not through its .module, "
@@ -61,8 +60,7 @@ class DdpCompressor(ParameterCompressor):
         grad_scaler: GradScaler = None,
     ) -> None:
         named, group = parameters_of(model), model.process_group
-        size = dist.get_world_size(group)
-        super().__init__(named, configuration, f"ddp.{group.group_name}", size, grad_scaler)
+        super().__init__(named, configuration, f"ddp.{group.group_name}", grad_scaler)
         self._model = weakref.ref(model)
         self._sent: list[SentBucket] = []
         self._buckets = 0
@@ -71,7 +69,7 @@ class DdpCompressor(ParameterCompressor):
         self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
-        self._start(dist.get_rank(group), dist.get_rank)
+        self._start(dist.get_rank(group), dist.get_rank())
         try:
             self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
@@ -168,7 +166,7 @@ class DdpCompressor(ParameterCompressor):
         ledger.begin_wait()
         try:
             for each in sent:
-                each.arrive(self.limit_s, self.collective.world_size)
+                each.arrive(self.configuration.timeout_s, self.collective.world_size)
             self._refuse_results(sent)
             for each in sent:
                 self._receive(each)

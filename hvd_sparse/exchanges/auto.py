@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hvd_sparse.checks import check_number, check_whole
+from hvd_sparse.checks import check_number, check_whole, option
 from hvd_sparse.collectives.contract import Placement, in_nodes_of
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.registry import EXCHANGES
@@ -37,18 +37,12 @@ class Auto(Exchange):
     With other selectors, the result depends on how similar the ranks' gradients are.
     """
 
-    latency_ms: float = 1.0
-    bandwidth_gbit: float = 1.0
-    ranks_per_node: int | None = None
+    latency_ms: float = option(check_number, 1.0, low=0)
+    bandwidth_gbit: float = option(check_number, 1.0, low=0)
+    ranks_per_node: int | None = option(check_whole, None, least=1)
 
     needs_nodes: ClassVar[bool] = True
     needs_host: ClassVar[str] = "may choose an exchange that reads the vector on the host"
-
-    def __post_init__(self) -> None:
-        check_number(self.latency_ms, "latency_ms of Auto", 0)
-        check_number(self.bandwidth_gbit, "bandwidth_gbit of Auto", 0)
-        if self.ranks_per_node is not None:
-            check_whole(self.ranks_per_node, "ranks_per_node of Auto", 1)
 
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.checks import Options
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
@@ -23,7 +24,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Options):
     """Base class of exchanges: frozen dataclasses, registered in ``EXCHANGES``.
 
     ``run`` is a generator, so that its caller decides how to wait for a collective: in threads,

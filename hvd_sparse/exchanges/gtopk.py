@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth
+from hvd_sparse.checks import check_truth, option
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import merge, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
@@ -47,15 +47,12 @@ class GTopK(Exchange):
     Paper: shi2019gtopk.  Departs: the number of ranks need not be a power of two; ``conserving``.
     """
 
-    conserving: bool = True
+    conserving: bool = option(check_truth, True)
 
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"
-
-    def __post_init__(self) -> None:
-        check_truth(self.conserving, "conserving of GTopK")
 
     @property
     def conserves(self) -> bool:  # type: ignore[override]

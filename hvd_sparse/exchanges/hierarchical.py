@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.collectives.contract import Placement, Request, in_nodes_of, is_elastic
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._entries import read_values, write_values
@@ -46,15 +46,11 @@ class Hierarchical(Exchange):
     nodes are empty.
     """
 
-    ranks_per_node: int | None = None
+    ranks_per_node: int | None = option(check_whole, None, least=1)
 
     sums_first: ClassVar[bool] = True
     needs_nodes: ClassVar[bool] = True
     needs_host: ClassVar[str] = "sums whole gradients before anything is selected"
-
-    def __post_init__(self) -> None:
-        if self.ranks_per_node is not None:
-            check_whole(self.ranks_per_node, "ranks_per_node of Hierarchical", 1)
 
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None

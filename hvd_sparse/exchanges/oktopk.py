@@ -6,7 +6,7 @@ from typing import ClassVar, TypedDict, cast
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, check_whole
+from hvd_sparse.checks import check_factor, check_whole, option
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
@@ -58,21 +58,15 @@ class OkTopK(Exchange):
     the selector computes the local threshold.
     """
 
-    period: int = 32
-    drift: float = 1.008
-    slack: float = 2.0
-    least_entries: int = 4
+    period: int = option(check_whole, 32, least=1)
+    drift: float = option(check_factor, 1.008)
+    slack: float = option(check_factor, 2.0)
+    least_entries: int = option(check_whole, 4, least=1)
 
     settles_later: ClassVar[bool] = True
     sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"
-
-    def __post_init__(self) -> None:
-        check_whole(self.period, "period of OkTopK", 1)
-        check_number(self.drift, "drift of OkTopK", 1 - 1e-9, remedy="a factor of 1 or more")
-        check_number(self.slack, "slack of OkTopK", 1 - 1e-9, remedy="a factor of 1 or more")
-        check_whole(self.least_entries, "least_entries of OkTopK", 1)
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:
         return ("alltoall", "allgather")

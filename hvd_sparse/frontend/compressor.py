@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
@@ -56,8 +56,6 @@ class Compressor:
     messenger: Collective
     has_device_wire = False
     """Whether messages can be sent from an accelerator in this framework."""
-    is_called_alone = False
-    """Whether the framework calls a compressor even in a world of one rank."""
     clips_all_gradients = False
     """Whether the frontend knows all gradients of a step before it sends the first one."""
     way_to_remake = "Compression.from_config(params, config)"
@@ -68,11 +66,8 @@ class Compressor:
         self,
         configuration: Configuration,
         place: str,
-        world_size: int,
         policy: Policy | None = None,
     ) -> None:
-        if world_size == 1 and not (self.is_called_alone or is_elastic()):
-            say_alone()
         if configuration.wire == DEVICE_WIRE and not self.has_device_wire:
             raise InvalidOption(
                 f"wire is {DEVICE_WIRE!r}, which hvd_sparse.torch alone has: leave wire out"
@@ -95,9 +90,9 @@ class Compressor:
     def resolve(self) -> None:
         """Find the tensors and create ``step``, if the constructor has not done so."""
 
-    def _start(self, rank: int, process_rank: Callable[[], int]) -> None:
+    def _start(self, rank: int, process_rank: int) -> None:
         """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
-        -1 outside of it; ``process_rank`` returns the rank among all processes."""
+        -1 outside of it; ``process_rank`` is the rank among all processes."""
         logger.info(
             "compressor %s will keep at most %d bytes on every rank",
             self.name,
@@ -135,11 +130,6 @@ class Compressor:
             },
         )
 
-    @property
-    def limit_s(self) -> float | None:
-        """Seconds after which a wait raises an error; None waits for ever."""
-        return self.configuration.timeout_s
-
     def _place_in_world(self) -> tuple[int, int]:
         """Return the rank and the number of ranks at the last handshake, to which the state
         belongs. After an elastic restart, Horovod's numbers change before the next handshake.
@@ -162,7 +152,7 @@ class Compressor:
 
     def _meet(self) -> None:
         """Compare all ranks' configurations and connect their watchdogs. Collective."""
-        collective, limit_s = self.collective, self.limit_s
+        collective, limit_s = self.collective, self.configuration.timeout_s
         name = self._meeting_place()
         gatherer = Gatherer(collective, name, limit_s)
         with waiting(self, HANDSHAKE):
@@ -271,7 +261,8 @@ class Compressor:
         counts = self.step.stats.tensors
         text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
         if all_ranks and not self._is_outside:
-            gatherer = Gatherer(self.collective, f"hvd_sparse.summary.{self.name}", self.limit_s)
+            name = f"hvd_sparse.summary.{self.name}"
+            gatherer = Gatherer(self.collective, name, self.configuration.timeout_s)
             mine = {name: value for name, value in stats.items() if name != "tensors"}
             text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
         if self.watchdog.rank == 0:
@@ -330,7 +321,9 @@ class Compressor:
                 "and load it on the same ranks"
             )
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
-        limit_s = None if self.limit_s is None else PATIENCE_IN_SAVE * self.limit_s
+        limit_s = self.configuration.timeout_s
+        if limit_s is not None:
+            limit_s *= PATIENCE_IN_SAVE
         with waiting(self, SAVE):
             gather_into_file(state, path, self.collective, name, limit_s)
 
@@ -408,7 +401,9 @@ def say_alone() -> None:
     )
 
 
-def check_process_set(process_set: ProcessSet) -> None:
+def check_process_set(process_set: ProcessSet, world_size: int) -> None:
+    """Refuse sets that Horovod does not know. Warn if Horovod calls no compressor, because the
+    world, whose ranks are ``world_size``, has one."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
@@ -420,3 +415,5 @@ def check_process_set(process_set: ProcessSet) -> None:
             f"process_set is {process_set!r}: give one that Horovod knows, by "
             "hvd.init(process_sets=[...]) or hvd.add_process_set, or leave it out for all ranks"
         )
+    if world_size == 1 and not is_elastic():
+        say_alone()

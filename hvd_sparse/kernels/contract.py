@@ -70,25 +70,14 @@ class Aim(NamedTuple):
 
     threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
     capacity : if more entries than this reach the threshold, none is taken
-    brings : fields of ``Brought`` that the pass also computes, except in engines numpy and numba
     """
 
     threshold: float
     capacity: int
-    brings: tuple[str, ...] = ()
-
-
-class Brought(NamedTuple):
-    """Statistics of residual + gradient. A field is None unless ``Aim.brings`` requested it and the
-    pass computed it. ``tail`` is computed with threshold 0."""
-
-    moments: Moments | None = None
-    mean_and_std: tuple[float, float] | None = None
-    tail: Tail | None = None
 
 
 class Taking(NamedTuple):
-    """The result of ``accumulate_and_take``; ``brought`` has the statistics that the aim requested.
+    """The result of ``accumulate_and_take``.
 
     nonfinite : number of entries of residual + gradient that are NaN or Inf
     taken : the entries that reached the aim's threshold; None if they exceeded the aim's capacity
@@ -96,7 +85,6 @@ class Taking(NamedTuple):
 
     nonfinite: int
     taken: Selection | None
-    brought: Brought = Brought()
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]

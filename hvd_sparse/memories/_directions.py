@@ -11,8 +11,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, check_truth, is_number
-from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
@@ -33,18 +31,6 @@ class DirectionMemory(Memory):
     def needs_host(self) -> str:  # type: ignore[override]
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
-
-    def _check(self, *fractions: str) -> None:
-        """Check this class's options, and that the options named in ``fractions`` are in [0, 1)."""
-        owner, decay = type(self).__name__, self.weight_decay
-        for name in fractions:
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < 1:
-                raise InvalidOption(f"{name} of {owner} is {value!r}: give a number in [0, 1)")
-        if not is_number(decay) or decay < 0:
-            raise InvalidOption(f"weight_decay of {owner} is {decay!r}: give a number, 0 or more")
-        if self.clip_norm is not None:
-            check_number(self.clip_norm, f"clip_norm of {owner}", 0)
 
 
 def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
@@ -285,10 +271,6 @@ class DirectionState(ResidualState):
 class MomentumMemory(DirectionMemory):
     momentum: float
     nesterov: bool
-
-    def __post_init__(self) -> None:
-        self._check("momentum")
-        check_truth(self.nesterov, f"nesterov of {type(self).__name__}")
 
 
 class VelocityState(DirectionState):

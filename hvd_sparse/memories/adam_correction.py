@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_number
+from hvd_sparse.checks import check_fraction, check_not_negative, check_number, option
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Kernels
@@ -73,15 +73,11 @@ class AdamCorrection(DirectionMemory):
     residual instead of the mean m.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        self._check("beta1", "beta2")
-        check_number(self.epsilon, "epsilon of AdamCorrection", 0)
+    beta1: float = option(check_fraction, 0.9)
+    beta2: float = option(check_fraction, 0.999)
+    epsilon: float = option(check_number, 1e-8, low=0)
+    weight_decay: float = option(check_not_negative, 0.0)
+    clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
         return AdamCorrectionState(spec, self, rollback)

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hvd_sparse.checks import Options
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
 from hvd_sparse.types import Selection, TensorSpec, Value
@@ -129,7 +130,7 @@ class MemoryState:
         """Restore the numbers that ``numbers`` returned. Called after ``load``."""
 
 
-class Memory:
+class Memory(Options):
     """Base class of memories: frozen dataclasses, registered in ``MEMORIES``, that create states.
 
     Attributes

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_choice
+from hvd_sparse.checks import check_choice, option
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, ResidualState, accumulate
@@ -49,10 +49,7 @@ class ErrorFeedback(Memory):
     Paper: stich2018sparsified.
     """
 
-    residual: str = "float32"
-
-    def __post_init__(self) -> None:
-        check_choice(self.residual, "residual of ErrorFeedback", ("float32", *STORED))
+    residual: str = option(check_choice, "float32", choices=("float32", *STORED))
 
     @property
     def conserves(self) -> bool:  # type: ignore[override]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth
+from hvd_sparse.checks import check_fraction, check_not_negative, check_number, check_truth, option
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Momentum
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, scaled
@@ -54,15 +54,11 @@ class MomentumCorrection(MomentumMemory):
     because the norm over all tensors is known only after the first tensors have been sent.
     """
 
-    momentum: float = 0.9
-    nesterov: bool = False
-    masking: bool = True
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_truth(self.masking, "masking of MomentumCorrection")
+    momentum: float = option(check_fraction, 0.9)
+    nesterov: bool = option(check_truth, False)
+    masking: bool = option(check_truth, True)
+    weight_decay: float = option(check_not_negative, 0.0)
+    clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)

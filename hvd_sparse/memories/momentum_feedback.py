@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.checks import check_fraction, check_not_negative, check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
@@ -82,10 +83,10 @@ class MomentumFeedback(MomentumMemory):
     This method comes from no paper.
     """
 
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
+    momentum: float = option(check_fraction, 0.9)
+    nesterov: bool = option(check_truth, False)
+    weight_decay: float = option(check_not_negative, 0.0)
+    clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
         return MomentumFeedbackState(spec, self, rollback)

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, check_truth, check_whole, is_number
+from hvd_sparse.checks import (
+    check_fraction,
+    check_number,
+    check_truth,
+    check_whole,
+    is_number,
+    option,
+)
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
@@ -65,18 +72,15 @@ class MuonCorrection(AdamCorrection):
     Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.
     """
 
-    momentum: float = 0.95
-    nesterov: bool = True
-    ns_steps: int = 5
+    momentum: float = option(check_fraction, 0.95)
+    nesterov: bool = option(check_truth, True)
+    ns_steps: int = option(check_whole, 5, least=1)
     ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
-    ns_epsilon: float = 1e-7
-    scale: float | None = None
+    ns_epsilon: float = option(check_number, 1e-7, low=0)
+    scale: float | None = option(check_number, None, low=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("momentum")
-        check_truth(self.nesterov, "nesterov of MuonCorrection")
-        check_whole(self.ns_steps, "ns_steps of MuonCorrection", 1)
         given = self.ns_coefficients
         is_list = isinstance(given, (list, tuple))
         if not is_list or len(given) != 3 or not all(map(is_number, given)):
@@ -85,9 +89,6 @@ class MuonCorrection(AdamCorrection):
                 "coefficients of x, x**3 and x**5"
             )
         object.__setattr__(self, "ns_coefficients", tuple(map(float, given)))
-        check_number(self.ns_epsilon, "ns_epsilon of MuonCorrection", 0)
-        if self.scale is not None:
-            check_number(self.scale, "scale of MuonCorrection", 0)
         if self.weight_decay:
             raise InvalidOption(
                 f"weight_decay of MuonCorrection is {self.weight_decay!r}: Muon applies weight "

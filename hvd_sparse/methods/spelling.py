@@ -6,7 +6,6 @@ import argparse
 import ast
 import inspect
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Union
 
@@ -129,18 +128,3 @@ def density_argument(text: str) -> Spelled:
         return read_density(text)
     except InvalidOption as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def spell_density(density: Union[float, Mapping[str, float], str]) -> str:
-    """Return the text from which ``read_density`` reads this density.
-
-    Examples
-    --------
-    >>> spell_density({"conv*": 0.01, "*": 0.001})
-    'conv*=0.01,*=0.001'
-    """
-    if isinstance(density, str):
-        return density
-    if isinstance(density, Mapping):
-        return ",".join(f"{name}={value:g}" for name, value in density.items())
-    return f"{density:g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from hvd_sparse.checks import Options, option
 from hvd_sparse.density_rule import Density, check_rule, number_of
 
 LONG_RUN = 10**9
@@ -30,7 +31,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class ValuedSchedule(Schedule):
+class ValuedSchedule(Schedule, Options):
     """Base class of schedules whose option ``value`` is their final density or their mean density.
 
     Parameters
@@ -39,10 +40,7 @@ class ValuedSchedule(Schedule):
         density. A ``schedule`` mapping without "value" uses the method's density
     """
 
-    value: Density
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", check_rule(self.value, f"value of {type(self).__name__}"))
+    value: Density = option(check_rule)
 
     @property
     def number(self) -> float:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.registry import SCHEDULES
 from hvd_sparse.schedules.contract import ValuedSchedule
 
@@ -19,11 +19,7 @@ class DenseWarmup(ValuedSchedule):
     Paper: fang2019redsync.
     """
 
-    warmup_steps: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self.warmup_steps, "warmup_steps of DenseWarmup", 0)
+    warmup_steps: int = option(check_whole, least=0)
 
     def density(self, step: int) -> float:
         return 1.0 if step < self.warmup_steps else self.number

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_sparse.checks import check_choice, check_whole
+from hvd_sparse.checks import check_choice, check_whole, option
 from hvd_sparse.registry import SCHEDULES
 from hvd_sparse.schedules.contract import ValuedSchedule
-
-FORMULAS = ("paper", "code")
 
 
 @SCHEDULES.register("exponential_warmup")
@@ -35,15 +33,9 @@ class ExponentialWarmup(ValuedSchedule):
     Paper: lin2018dgc.
     """
 
-    stage_steps: int
-    stages: int = 5
-    formula: str = "paper"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.formula, "formula of ExponentialWarmup", FORMULAS)
-        check_whole(self.stage_steps, "stage_steps of ExponentialWarmup", 1)
-        check_whole(self.stages, "stages of ExponentialWarmup", 0)
+    stage_steps: int = option(check_whole, least=1)
+    stages: int = option(check_whole, 5, least=0)
+    formula: str = option(check_choice, "paper", choices=("paper", "code"))
 
     def density(self, step: int) -> float:
         stage, value = step // self.stage_steps, self.number

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.registry import SCHEDULES
 from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
@@ -40,12 +40,7 @@ class LearningRate(ValuedSchedule):
     This rule comes from no paper.
     """
 
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.steps is not None:
-            check_whole(self.steps, "steps of LearningRate", 1)
+    steps: int | None = option(check_whole, None, least=1)
 
     def density(self, step: int) -> float:
         """Return the mean density, because a step's density depends on the rate, not on the

@@ -89,17 +89,14 @@ class Miss:
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
-def aim_below(
-    warm: float | None, margin: Memo, count: int, numel: int, brings: tuple[str, ...] = ()
-) -> Aim | None:
+def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim | None:
     """Return an aim that lies by the fraction ``margin`` below ``warm``, the threshold of the
     previous step. ``count`` is k. Return None if k is 0 or ``warm`` is None, and also if ``warm``
     is subnormal, because some threads flush subnormal numbers to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
-    return Aim(
-        (1.0 - margin_of(margin)) * warm, min(numel, max(CAPACITY * count, count + FEW)), brings
-    )
+    capacity = min(numel, max(CAPACITY * count, count + FEW))
+    return Aim((1.0 - margin_of(margin)) * warm, capacity)
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:

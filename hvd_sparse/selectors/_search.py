@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from hvd_sparse.checks import is_number
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels, Moments
 from hvd_sparse.selectors._aim import Band
 from hvd_sparse.selectors.contract import Found
@@ -71,10 +73,16 @@ has moved an end far away."""
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
 
-def is_tolerance(tolerance: object) -> bool:
-    if not isinstance(tolerance, (tuple, list)) or len(tolerance) != 2:
-        return False
-    return all(map(is_number, tolerance)) and 0 < tolerance[0] <= 1 <= tolerance[1]
+def check_tolerance(value: Any, what: str, *, is_strict: bool = False) -> tuple[float, float]:
+    """Return the value as a tuple (low, high). Raises InvalidOption unless 0 < low <= 1 <= high.
+    With ``is_strict``, low must be below 1."""
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2 and all(map(is_number, value))
+    if not is_pair or not 0 < value[0] <= 1 <= value[1] or (is_strict and value[0] == 1):
+        raise InvalidOption(
+            f"{what} is {value!r}: give two numbers (low, high) with 0 < low "
+            f"{'<' if is_strict else '<='} 1 <= high"
+        )
+    return tuple(value)
 
 
 class _Counter:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection, TensorSpec
@@ -39,7 +39,7 @@ class AdaComp(Selector):
     Paper: chen2018adacomp.
     """
 
-    bin_length: int | None = None
+    bin_length: int | None = option(check_whole, None, least=1)
 
     needs_gradient = True
     is_by_magnitude = False
@@ -47,10 +47,6 @@ class AdaComp(Selector):
     needs_host = "needs the gradient apart from the residual"
     changes_values = True
     pass_limit = 1
-
-    def __post_init__(self) -> None:
-        if self.bin_length is not None:
-            check_whole(self.bin_length, "bin_length of AdaComp", 1)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient

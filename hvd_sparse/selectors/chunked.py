@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
@@ -33,17 +33,13 @@ class Chunked(DensitySelector):
     and sends their indices.
     """
 
-    chunk_length: int = 512
+    chunk_length: int = option(check_whole, 512, least=1)
 
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     sums_statistics = True
     needs_host = ""
     pass_limit = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self.chunk_length, "chunk_length of Chunked", 1)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         return self.find_by(

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
+from hvd_sparse.checks import Options, count_from_density, option
 from hvd_sparse.density_rule import Density, check_rule, number_of
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels import reference
@@ -50,7 +50,6 @@ class Context(NamedTuple):
     rng : random number generator for this seed, tensor and step, or a function that creates it
     gradient : the vector that was added to the residual: the gradient, or a memory's direction
     miss : the aim of this step, if its candidates could not be used
-    reached : number of candidates, if the kernels read the list of candidates instead of the vector
     kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
         candidates come from several vectors
     """
@@ -63,7 +62,6 @@ class Context(NamedTuple):
     gradient: np.ndarray | None = None
     spec: TensorSpec | None = None
     miss: Miss | None = None
-    reached: int | None = None
     kept: np.ndarray | None = None
 
     def moments_of(self, accumulated: np.ndarray) -> Moments:
@@ -76,9 +74,7 @@ class Context(NamedTuple):
     def margin_for(self, needed: int) -> Memo:
         """Return the memo for the next step, for selectors whose memo is the margin of their aim
         (see ``_aim``). ``needed`` is the number of candidates that would have been enough."""
-        if self.miss is not None:
-            return steer(self.memo, self.miss.count, needed)
-        return self.memo if self.reached is None else steer(self.memo, self.reached, needed)
+        return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
         """Return the entries that reach the previous threshold, and the number of passes. The
@@ -100,7 +96,7 @@ class Context(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Selector:
+class Selector(Options):
     """Base class of selectors: frozen dataclasses, registered in ``SELECTORS``.
 
     The conformance suite tests whether a selector has the properties that it declares.
@@ -124,8 +120,6 @@ class Selector:
         ranks select the same entries
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
-    asks_kernels : ``find`` never reads the vector itself; it only calls kernels. The step can then
-        pass kernels that answer from a list of the vector's largest entries (``kernels.listed``)
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the selector; empty if the copy is not needed
     """
@@ -142,7 +136,6 @@ class Selector:
     sums_statistics: ClassVar[bool] = False
     sends_votes: ClassVar[bool] = False
     changes_values: ClassVar[bool] = False
-    asks_kernels: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def select(
@@ -235,12 +228,7 @@ class DensitySelector(Selector):
         ``at_density`` replaces by a number
     """
 
-    density: Density
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "density", check_rule(self.density, f"density of {type(self).__name__}")
-        )
+    density: Density = option(check_rule)
 
     @cached_property  # needed several times a step, and constant
     def share(self) -> float:

@@ -5,14 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_density, check_whole
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.checks import check_density, check_whole, option
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
-from hvd_sparse.selectors._search import is_tolerance
+from hvd_sparse.selectors._search import check_tolerance
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, largest_of
 from hvd_sparse.types import Memo, Selection
 
@@ -49,26 +48,14 @@ class DgcSampled(DensitySelector):
     all of them are sent.
     """
 
-    sample_density: float = 0.01
-    bounds: tuple[float, float] = (0.8, 1.3)
-    max_rounds: int = 10
-    seed: int = 0
+    sample_density: float = option(check_density, 0.01)
+    bounds: tuple[float, float] = option(check_tolerance, (0.8, 1.3), is_strict=True)
+    max_rounds: int = option(check_whole, 10, least=0)
+    seed: int = option(check_whole, 0, least=0)
 
     needs_rng = True
     ignores = frozenset({"scale", "signs"})
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not is_tolerance(self.bounds) or self.bounds[0] == 1:
-            raise InvalidOption(
-                f"bounds of DgcSampled is {self.bounds!r}: give two numbers (low, high) with 0 < "
-                "low < 1 <= high"
-            )
-        object.__setattr__(self, "bounds", tuple(self.bounds))
-        check_density(self.sample_density, "sample_density of DgcSampled")
-        check_whole(self.max_rounds, "max_rounds of DgcSampled", 0)
-        check_whole(self.seed, "seed of DgcSampled", 0)
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

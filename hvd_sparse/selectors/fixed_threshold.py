@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_density, check_number, check_truth, count_from_density
+from hvd_sparse.checks import check_density, check_number, check_truth, count_from_density, option
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_below, steer
@@ -45,17 +45,12 @@ class FixedThreshold(Selector):
     entries is bounded by ``max_density``, and at least one entry is sent.
     """
 
-    threshold: float
-    max_density: float = 0.1
-    signs_only: bool = False
+    threshold: float = option(check_number, low=0)
+    max_density: float = option(check_density, 0.1)
+    signs_only: bool = option(check_truth, False)
 
     ignores = frozenset({"order", "signs"})
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        check_number(self.threshold, "threshold of FixedThreshold", 0)
-        check_density(self.max_density, "max_density of FixedThreshold")
-        check_truth(self.signs_only, "signs_only of FixedThreshold")
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         most, miss = count_from_density(accumulated.size, self.max_density), context.miss

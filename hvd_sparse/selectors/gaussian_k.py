@@ -1,18 +1,40 @@
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice
-from hvd_sparse.kernels.contract import Aim
-from hvd_sparse.kernels.listed import count_to
+from hvd_sparse.checks import check_cap, check_choice, option
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
-from hvd_sparse.types import Memo
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The parameters of a variant.
+
+    rounds : largest number of rounds; in each round, the entries that reach the threshold are
+        counted
+    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
+    lower, higher : factors of the threshold if too few or too many entries reach it
+    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
+        last round
+    """
+
+    rounds: int
+    least: float
+    most: float
+    lower: float
+    higher: float
+    is_literal: bool = False
+
+
+VARIANTS = {
+    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
+    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
+    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
+}
 
 
 @SELECTORS.register("gaussian_k")
@@ -42,10 +64,8 @@ class GaussianK(DensitySelector):
     one-sided quantile selects about twice as many entries as the density asks for, because entries
     of both signs reach the threshold.
 
-    Cost: on the host, one pass for the mean and the standard deviation, one per round, and one to
-    take the entries. On an accelerator, in nearly every step, the pass that adds the gradient also
-    computes both statistics, and collects the entries whose magnitudes reach a value slightly below
-    the previous step's threshold. The rounds count only these entries.
+    Cost: one pass for the mean and the standard deviation, one per round, and one to take the
+    entries.
 
     Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
     the last count, while Algorithm 1 sends the entries that were counted last; the density is
@@ -53,73 +73,32 @@ class GaussianK(DensitySelector):
     entries is bounded by ``cap``, and at least one entry is sent.
     """
 
-    variant: str = "ours"
-    cap: float = 8.0
+    variant: str = option(check_choice, "ours", choices=VARIANTS)
+    cap: float = option(check_cap, 8.0)
 
     ignores = frozenset({"order", "scale"})
-    asks_kernels = True
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.variant, "variant of GaussianK", VARIANTS)
-        check_cap(self.cap, "GaussianK")
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
         return VARIANTS[self.variant].rounds
-
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, memo, self.count(numel), numel, ("moments", "mean_and_std"))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         if moments.nonzeros <= wanted:  # take all non-zeros
-            return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
-        most = math.floor(rule.most * wanted)
+            return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2
         threshold = mean + std * NormalDist().inv_cdf(1 - self.share / tails)
         passes = 0
         while passes < rule.rounds:
-            count = count_to(accumulated, threshold, most, context.kernels)
+            count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
             if rule.least * wanted <= count <= rule.most * wanted:
                 break
             if passes < rule.rounds or not rule.is_literal:
                 threshold *= rule.lower if count < wanted else rule.higher
-        found = take_bounded(
-            accumulated, threshold, int(self.cap * wanted), moments, context, passes
-        )
-        # With more than ``most`` candidates, a count is exact, or known to exceed ``most``.
-        needed = max(found.selection.count, most + 1)
-        return found._replace(memo=context.margin_for(needed))
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The parameters of a variant.
-
-    rounds : largest number of rounds; in each round, the entries that reach the threshold are
-        counted
-    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
-    lower, higher : factors of the threshold if too few or too many entries reach it
-    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
-        last round
-    """
-
-    rounds: int
-    least: float
-    most: float
-    lower: float
-    higher: float
-    is_literal: bool = False
-
-
-VARIANTS = {
-    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
-    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
-    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
-}
+        most = int(self.cap * wanted)
+        return take_bounded(accumulated, threshold, most, moments, context, passes)

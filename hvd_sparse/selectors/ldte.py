@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap
-from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.checks import check_cap, option
+from hvd_sparse.kernels.contract import Moments
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
-from hvd_sparse.types import Memo
 
 
 def laplace_threshold(moments: Moments, count: int) -> float:
@@ -47,29 +45,18 @@ class Ldte(DensitySelector):
     sent at every step. Very few entries then reach the threshold: use ``ldte_bs`` instead. At least
     the largest entry is sent.
 
-    Cost: on the host, one pass for the mean, and one to take the entries. On an accelerator, in
-    nearly every step, the pass that adds the gradient also computes the mean, and collects the
-    entries whose magnitudes reach a value slightly below the previous step's threshold.
+    Cost: one pass to take the entries.
 
     Paper: chen2021ldte.  Departs: the number of entries is bounded by ``cap``, and at least one
     entry is sent.
     """
 
-    cap: float = 8.0
+    cap: float = option(check_cap, 8.0)
 
-    asks_kernels = True
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_cap(self.cap, "Ldte")
-
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, memo, self.count(numel), numel, ("moments",))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         moments = context.moments_of(accumulated)
         count = self.count(accumulated.size)
         threshold = laplace_threshold(moments, count) if count else 0.0
-        found = take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)
-        return found._replace(memo=context.margin_for(found.selection.count))
+        return take_bounded(accumulated, threshold, int(self.cap * count), moments, context, 0)

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.checks import check_choice, check_truth, check_whole, count_from_density, option
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import AIM, Band, aim_below
-from hvd_sparse.selectors._search import STEPS, band_around, is_tolerance, search_threshold
+from hvd_sparse.selectors._search import STEPS, band_around, check_tolerance, search_threshold
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.types import Memo
@@ -60,24 +59,12 @@ class LdteBs(DensitySelector):
     paper's text; the defaults need fewer passes for the same guarantee.
     """
 
-    search: str = "log_count"
-    tolerance: tuple[float, float] = (0.8, 1.3)
-    max_passes: int = 16
-    warm_start: bool = True
+    search: str = option(check_choice, "log_count", choices=STEPS)
+    tolerance: tuple[float, float] = option(check_tolerance, (0.8, 1.3))
+    max_passes: int = option(check_whole, 16, least=1)
+    warm_start: bool = option(check_truth, True)
 
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.search, "search of LdteBs", STEPS)
-        check_whole(self.max_passes, "max_passes of LdteBs", 1)
-        check_truth(self.warm_start, "warm_start of LdteBs")
-        if not is_tolerance(self.tolerance):
-            raise InvalidOption(
-                f"tolerance of LdteBs is {self.tolerance!r}: give two numbers (low, high) with "
-                "0 < low <= 1 <= high"
-            )
-        object.__setattr__(self, "tolerance", tuple(self.tolerance))
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth, check_whole
+from hvd_sparse.checks import check_truth, check_whole, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.types import Selection
@@ -32,18 +32,13 @@ class RandomK(DensitySelector):
     Paper: stich2018sparsified.
     """
 
-    shared_seed: bool = False
-    seed: int = 0
+    shared_seed: bool = option(check_truth, False)
+    seed: int = option(check_whole, 0, least=0)
 
     needs_rng = True
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_truth(self.shared_seed, "shared_seed of RandomK")
-        check_whole(self.seed, "seed of RandomK", 0)
 
     @property
     def has_shared_indices(self) -> bool:  # type: ignore[override]

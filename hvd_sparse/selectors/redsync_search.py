@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_whole
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at
@@ -40,16 +40,11 @@ class RedsyncSearch(DensitySelector):
     many steps the paper uses a threshold again.
     """
 
-    reuse_steps: int = 5
-    max_passes: int = 16
+    reuse_steps: int = option(check_whole, 5, least=0)
+    max_passes: int = option(check_whole, 16, least=1)
 
     tolerance = (1.0, 2.0)
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self.reuse_steps, "reuse_steps of RedsyncSearch", 0)
-        check_whole(self.max_passes, "max_passes of RedsyncSearch", 1)
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_truth
+from hvd_sparse.checks import check_truth, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found
 from hvd_sparse.selectors.redsync_search import RedsyncSearch
@@ -36,16 +36,12 @@ class RedsyncSigns(DensitySelector):
     the other sign; the values of the output layer are averaged like those of all other layers.
     """
 
-    search: bool = False
+    search: bool = option(check_truth, False)
 
     is_by_magnitude = False
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"
     changes_values = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_truth(self.search, "search of RedsyncSigns")
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_number
+from hvd_sparse.checks import check_number, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_of
 
@@ -37,13 +37,9 @@ class RedsyncTrimmed(ExactSelector):
     threshold, up to hundreds of times k; here exactly k are sent.
     """
 
-    step: float = 0.2
+    step: float = option(check_number, 0.2, low=0, high=1)
 
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.step, "step of RedsyncTrimmed", 0, 1)
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]

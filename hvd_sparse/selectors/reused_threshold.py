@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_number, check_whole
+from hvd_sparse.checks import check_cap, check_factor, check_whole, option
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
@@ -42,20 +42,12 @@ class ReusedThreshold(DensitySelector):
     threshold are selected (``>=``), so that an exact top-k includes its k-th entry.
     """
 
-    period: int = 32
-    drift: float = 1.012
-    cap: float = 2.0
+    period: int = option(check_whole, 32, least=1)
+    drift: float = option(check_factor, 1.012)
+    cap: float = option(check_cap, 2.0)
 
     needs_host = ""
     pass_limit = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole(self.period, "period of ReusedThreshold", 1)
-        check_number(
-            self.drift, "drift of ReusedThreshold", 1 - 1e-9, remedy="a factor of 1 or more"
-        )
-        check_cap(self.cap, "ReusedThreshold")
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         wanted, age = self.count(numel), Context(memo=memo).age

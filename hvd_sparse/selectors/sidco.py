@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole
-from hvd_sparse.kernels.contract import Aim, Tail
+from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole, option
+from hvd_sparse.kernels.contract import Tail
 from hvd_sparse.registry import SELECTORS
-from hvd_sparse.selectors._aim import aim_below
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 from hvd_sparse.types import Memo
 
@@ -81,9 +80,6 @@ def gamma(tail: Tail, ratio: float) -> float:
     return tail.mean / shape * tail_quantile(shape, ratio)
 
 
-MARGIN = 0.1
-"""Distance of the aim below the previous threshold, as a fraction of that threshold."""
-
 Fit = Callable[[Tail, float], float]
 FITS: dict[str, tuple[Fit, Fit]] = {
     "exponential": (exponential, exponential),
@@ -121,39 +117,24 @@ class Sidco(DensitySelector):
     known in advance. So the number of stages goes on changing in one direction until the error
     grows, and then in the other. At least the largest entry is sent.
 
-    Cost: on the host, one pass per stage, and one to take the entries.  On an accelerator, in
-    nearly every step, the pass that adds the gradient also does the work of the first stage, and
-    collects the entries whose magnitudes reach a value slightly below the previous step's
-    threshold. Every further stage needs another pass.
+    Cost: one pass per stage, and one to take the entries.
 
     Paper: abdelmoniem2021sidco.  Departs: every tensor has its own number of stages, while the
     published code has one number for all tensors; the stages end early if the tail has too few
     entries to fit; the vector is not normalised, because this does not change the selection.
     """
 
-    distribution: str = "exponential"
-    stages: int = 1
-    first_ratio: float = 0.25
-    adapt_every: int = 5
-    cap: float = 8.0
+    distribution: str = option(check_choice, "exponential", choices=FITS)
+    stages: int = option(check_whole, 1, least=1)
+    first_ratio: float = option(check_number, 0.25, low=0, high=1)
+    adapt_every: int = option(check_whole, 5, least=0)
+    cap: float = option(check_cap, 8.0)
 
-    asks_kernels = True
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice(self.distribution, "distribution of Sidco", FITS)
-        check_whole(self.stages, "stages of Sidco", 1)
-        check_whole(self.adapt_every, "adapt_every of Sidco", 0)
-        check_number(self.first_ratio, "first_ratio of Sidco", 0, 1)
-        check_cap(self.cap, "Sidco")
 
     @property
     def pass_limit(self) -> int:  # type: ignore[override]
         return max(self.stages, self._most_stages())
-
-    def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        return aim_below(warm, MARGIN, self.count(numel), numel, ("moments", "tail"))
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)

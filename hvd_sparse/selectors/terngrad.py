@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_number, check_whole
+from hvd_sparse.checks import check_number, check_whole, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.types import Selection
@@ -35,7 +35,7 @@ class TernGrad(Selector):
     """
 
     clip: float | None = 2.5
-    seed: int = 0
+    seed: int = option(check_whole, 0, least=0)
 
     needs_rng = True
     is_unbiased = True
@@ -45,9 +45,9 @@ class TernGrad(Selector):
     changes_values = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.clip is not None:
             check_number(self.clip, "clip of TernGrad", 0)
-        check_whole(self.seed, "seed of TernGrad", 0)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         scale = context.moments_of(accumulated).abs_max

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import numpy as np
 
@@ -25,14 +24,13 @@ from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.kernels.listed import ListedKernels
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.selectors._aim import Cut, Miss
 from hvd_sparse.selectors.contract import Context, Found, Selector
 from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.tracing import Spans
-from hvd_sparse.types import Memo, Selection, TensorSpec
+from hvd_sparse.types import Selection, TensorSpec
 
 GROUP_SHARE = 8
 """In a group, a pass may extract numel / ``GROUP_SHARE`` entries of a tensor, or its aim's capacity
@@ -92,7 +90,7 @@ class Pipeline:
             return Outgoing(accumulated=vector)
         # Computed before the pass, so that the pass itself can extract the entries.
         warm, memo = state.start
-        aim = _aim_of(state, selector, warm, memo)
+        aim = selector.aim(spec.numel, warm, memo)
         accumulated = self._accumulate(state, gradient, aim, accumulated)
         holds = state.is_on_device and self._may_hold(parts)
         try:
@@ -116,7 +114,7 @@ class Pipeline:
     def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
         """Launch a tensor's pass on its device, and return before the pass has ended."""
         state = ticket.state
-        aim = _aim_of(state, ticket.parts.selector, *state.start)
+        aim = ticket.parts.selector.aim(state.spec.numel, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
@@ -195,7 +193,8 @@ class Pipeline:
         ``rollback``, where an error could lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
-        aim, numel = _aim_of(state, selector, state.threshold, state.memo), state.spec.numel
+        numel = state.spec.numel
+        aim = selector.aim(numel, state.threshold, state.memo)
         # The tensor may hold far more of the group's largest entries than its share by size.
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
@@ -257,13 +256,6 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
     return partial(generator, getattr(selector, "seed", 0), key, steps, drawer)
 
 
-def _aim_of(state: TensorState, selector: Selector, warm: float | None, memo: Memo) -> Aim | None:
-    """Return the selector's ``Aim`` for the kernel that adds a tensor's gradient to its residual.
-    Return None on the host if the aim helps only on devices."""
-    aim = selector.aim(state.spec.numel, warm, memo)
-    return None if aim is not None and aim.brings and not state.is_on_device else aim
-
-
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
     """Return the vector and its entries that were extracted but not selected, or None if there are
     none."""
@@ -291,21 +283,9 @@ def _find(
             kernels.restore(vector, taken)
             found = cut_down(selector, taken, cut, aim, kernels, None)
             return found._replace(is_taken=False)
-        if selector.asks_kernels:
-            listed = ListedKernels(kernels, vector, taken, aim, taking.brought)
-            context = context._replace(kernels=cast(Kernels, listed), reached=taken.count)
-            found = selector.find(vector, context)
-            if listed.is_whole:
-                return found
-            if selector.changes_values:
-                listed.make_whole()
-            elif not holds and found.selection.count < taken.count:
-                kernels.restore(vector, taken.without(found.selection))
-            is_taken = found.is_taken or not selector.changes_values
-            return found._replace(passes=0, is_one_pass=True, is_taken=is_taken)
         kernels.restore(vector, taken)
     miss = Miss(aim, None if taken is None else taken.count)
-    return selector.find(vector, context._replace(miss=miss, moments=taking.brought.moments))
+    return selector.find(vector, context._replace(miss=miss))
 
 
 def cut_down(

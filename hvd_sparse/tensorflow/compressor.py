@@ -80,9 +80,9 @@ class TensorflowCompressor(Compressor):
         self._source = VariableSource(params)
         self._kernels = resolve_engine(configuration.engine)
         self.process_set = hvd.global_process_set if process_set is None else process_set
-        check_process_set(self.process_set)
+        check_process_set(self.process_set, self.process_set.size())
         place = f"tensorflow.{self.process_set.process_set_id}"
-        super().__init__(configuration, place, self.process_set.size(), policy)
+        super().__init__(configuration, place, policy)
         self.collective = HorovodTensorflowCollective(self.process_set)
         self._follower: Follower | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
@@ -119,7 +119,7 @@ class TensorflowCompressor(Compressor):
         if self._follower is not None:
             paths = [self._source.paths[id(variable)] for variable in variables]
             self._follower.bind(step, self._index, paths, self._size_of_world)
-        self._start(rank_in(self.process_set), hvd.rank)
+        self._start(rank_in(self.process_set), hvd.rank())
         if configuration.groups == PLANNED and self._is_called():
             self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)

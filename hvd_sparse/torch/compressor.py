@@ -88,12 +88,11 @@ class TorchCompressor(ParameterCompressor):
         policy: Policy | None = None,
     ) -> None:
         self.process_set = hvd.global_process_set if process_set is None else process_set
-        check_process_set(self.process_set)
-        place, world_size = f"torch.{self.process_set.process_set_id}", self.process_set.size()
         # Horovod calls the compressor if the world, not the process set, has several ranks.
-        self.is_called_alone = world_size == 1 and hvd.size() > 1
+        check_process_set(self.process_set, hvd.size())
+        place = f"torch.{self.process_set.process_set_id}"
         named = check_named(named_parameters)
-        super().__init__(named, configuration, place, world_size, grad_scaler, policy, np.float64)
+        super().__init__(named, configuration, place, grad_scaler, policy, np.float64)
         self.collective = HorovodTorchCollective(self.process_set)
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
@@ -106,7 +105,7 @@ class TorchCompressor(ParameterCompressor):
         self._expected = 0
         self._is_elastic = is_elastic()
         self._clips_alone: Any = None
-        self._start(rank_in(self.process_set), hvd.rank)
+        self._start(rank_in(self.process_set), hvd.rank())
         # Handshakes, checkpoints and all other collectives use the host.
         count = self.step.stats.count_padding
         if device is None:
@@ -344,8 +343,8 @@ class TorchCompressor(ParameterCompressor):
         """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
         rank, or outside of the process set, Horovod calls no compressor, and the optimizer is
         unchanged."""
-        is_alone = self.process_set.size() == 1 and not self.is_called_alone
-        if not self.process_set.included() or (is_alone and not is_elastic()):
+        is_alone = hvd.size() == 1 and not is_elastic()
+        if not self.process_set.included() or is_alone:
             bound = self.configuration.clip_grad_norm
             if bound is not None:
                 self._clips_alone = clip_alone(self._parameters, bound)
@@ -405,7 +404,8 @@ class TorchCompressor(ParameterCompressor):
                 "compressor with groups='planned'"
             )
         plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
-        gatherer = Gatherer(self.collective, f"hvd_sparse.groups.{self.name}", self.limit_s)
+        name = f"hvd_sparse.groups.{self.name}"
+        gatherer = Gatherer(self.collective, name, self.configuration.timeout_s)
         told = gatherer.tell_all([groups == PLANNED, plan])
         if any(other != told[0] for other in told):
             raise RankMismatch(

@@ -20,7 +20,7 @@ from devices.mutants import FATAL, MUTANTS
 from distributions import draw
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim, Brought
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 from hvd_sparse.kernels.torch import KernelsByPlace, passes
@@ -96,7 +96,7 @@ def begin_and_add_up(kernels, device):
     def vector():
         return torch.zeros(1000, device=device)
 
-    aims = Aim(1.0, 50), None, Aim(1.0, 50, Brought._fields)
+    aims = Aim(1.0, 50), None
     kernels.begin([Pass(vector(), vector(), vector(), aim) for aim in aims])
     chosen = calls(1000)["restore"][1]
     kernels.assemble_together([(DeviceVector(vector()), [chosen, chosen], 0.5) for _ in range(2)])

@@ -13,7 +13,7 @@ from devices.forbidden import Watch
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels import triton as launches
-from hvd_sparse.kernels.contract import Aim, Brought
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector
 from hvd_sparse.kernels.triton import TritonKernels
@@ -23,8 +23,6 @@ NUMEL = 1000
 AIMS = {
     "takes": Aim(1.0, 50),
     "looks": None,
-    "brings moments": Aim(1.0, 50, ("moments",)),
-    "brings statistics": Aim(1.0, 50, Brought._fields),
 }
 
 

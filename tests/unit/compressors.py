@@ -15,7 +15,7 @@ SPECS = tensors((30, 4), (9,))
 
 class NumpyCompressor(Compressor):
     def __init__(self, collective, configuration, specs=SPECS):
-        super().__init__(configuration, "numpy", collective.world_size)
+        super().__init__(configuration, "numpy")
         self.name = self._naming.take(specs)
         self.collective = collective
         self.session = Session(configuration, specs, collective)

@@ -7,6 +7,7 @@ import math
 import operator
 import pickle
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
-from hvd_sparse.frontend.compressor import Compressor, say_alone
+from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
 from hvd_sparse.types import TensorSpec
 
 
@@ -151,11 +152,12 @@ def test_repr_stats_and_config_say_what_the_compressor_is(make):
 
 @pytest.mark.parametrize(("elastic", "warnings"), [("", 1), ("1", 0)])
 def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(
-    make, monkeypatch, caplog, elastic, warnings
+    monkeypatch, caplog, elastic, warnings
 ):
     monkeypatch.setenv("HOROVOD_ELASTIC", elastic)
     say_alone.cache_clear()
-    make(configure(name="one")), make(configure(name="other"))
+    for world_size in (2, 1, 1):
+        check_process_set(SimpleNamespace(process_set_id=0), world_size)
     assert [record.getMessage()[:12] for record in caplog.records] == ["world size 1"] * warnings
 
 

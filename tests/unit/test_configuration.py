@@ -89,9 +89,9 @@ def test_digest_ignores_what_is_a_ranks_own(option):
 
 def test_a_frontend_without_a_device_wire_refuses_it():
     with pytest.raises(InvalidOption, match=r"wire is 'device', which hvd_sparse\.torch alone"):
-        Compressor(create(wire="device"), "nowhere.0", 2)
+        Compressor(create(wire="device"), "nowhere.0")
     for wire in ("auto", "host"):
-        Compressor(create(wire=wire, name=wire), "nowhere.0", 2).close()
+        Compressor(create(wire=wire, name=wire), "nowhere.0").close()
 
 
 def test_unknown_options_are_refused_with_those_there_are():

@@ -79,7 +79,7 @@ specs = worlds.tensors((40, 3), (7, 9))
 
 def script(collective):
     session = Session(worlds.configure(), specs, collective)
-    trace = tracing.follow(session.step.spans, "session", lambda: 0)
+    trace = tracing.follow(session.step.spans, "session", 0)
     for step in range(400):
         if step == 100:
             trace.flush()
@@ -134,7 +134,7 @@ def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypa
     before = {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)}
     refusal = rf"{SETTING} is .*a\.0\.json' cannot be written: .*({words})"
     with pytest.raises(InvalidOption, match=refusal):
-        follow(Spans(), "x", lambda: 0)
+        follow(Spans(), "x", 0)
     assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == before
 
 
@@ -143,7 +143,7 @@ def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, se
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", {SETTING: setting})
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is .* cannot be written"):
-        follow(Spans(), "x", lambda: 0)
+        follow(Spans(), "x", 0)
     assert os.listdir(tmp_path) == []
 
 
@@ -213,8 +213,8 @@ def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
     assert path_of("b.json", 3).name.startswith("b.3.")
     monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
-        follow(Spans(), "x", lambda: 0)
+        follow(Spans(), "x", 0)
     monkeypatch.delenv(SETTING)
     spans = Spans()
-    assert follow(spans, "x", lambda: 0) is None
+    assert follow(spans, "x", 0) is None
     assert spans.now() == 0.0, "nobody asked for a timeline"

@@ -59,7 +59,6 @@ class ParameterCompressor(Compressor):
         named: Sequence[tuple[str, torch.Tensor]],
         configuration: Configuration,
         place: str,
-        world_size: int,
         grad_scaler: GradScaler,
         policy: Policy | None = None,
         carrier_dtype: type[np.floating] | None = None,
@@ -67,7 +66,7 @@ class ParameterCompressor(Compressor):
         self._scale = StepScale(grad_scaler)
         specs = [spec_of(name, parameter) for name, parameter in named]
         configuration = configuration.for_tensors(specs)
-        super().__init__(configuration, place, world_size, policy)
+        super().__init__(configuration, place, policy)
         self.name = self._naming.take(specs)
         self._parameters = [parameter for _, parameter in named]
         self._views: dict[int, tuple[int, np.ndarray]] = {}  # by address of the memory
@@ -131,7 +130,7 @@ class ParameterCompressor(Compressor):
         mine = np.array([squares / self._scale() ** 2])
         with waiting(self, NORM):
             sum_of = self.collective.allreduce(mine, f"hvd_sparse.{self.name}.norm")
-            (total,) = sum_of.wait(self.limit_s)
+            (total,) = sum_of.wait(self.configuration.timeout_s)
         norm = math.sqrt(total / ranks) if total >= 0 else math.nan
         if is_sum:
             norm *= ranks

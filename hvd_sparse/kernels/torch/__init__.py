@@ -60,10 +60,10 @@ class TorchKernels(Kernels):
         return passes.moments_in(fetch(passes.pending_moments(tensor_of(x))), x.size)
 
     def mean_and_std(self, x: Vector) -> tuple[float, float]:
-        return passes.mean_and_std_in(fetch(passes.pending_mean_and_std(tensor_of(x))), x.size)
+        return passes.mean_and_std(tensor_of(x))
 
     def tail(self, x: Vector, threshold: float) -> Tail:
-        return passes.tail_in(fetch(passes.pending_tail(tensor_of(x), threshold)), x.size)
+        return passes.tail(tensor_of(x), threshold)
 
     def digit_counts(self, x: Vector, shift: int, prefix: int) -> np.ndarray:
         tensor = tensor_of(x)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.contract import Aim, Brought, Moments, Tail, Taking
+from hvd_sparse.kernels.contract import Aim, Moments, Tail, Taking
 from hvd_sparse.kernels.optimizers import Adam
 from hvd_sparse.kernels.torch.vector import (
     Copy,
@@ -182,7 +182,6 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     magnitudes = total.abs()
     is_finite = magnitudes < float("inf")
     reaches = reaching(total, magnitudes, aim.threshold) & is_finite
-    besides = pending(total, aim.brings)
     nonfinite = is_finite.logical_not().sum()
     # Compare with the capacity on the device, so that the host need not wait for the number.
     leaves = reaches & (reaches.sum() <= aim.capacity)
@@ -190,10 +189,10 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     torch.where(leaves, torch.zeros_like(total), rest, out=one.out)
 
     def read(fetched: np.ndarray) -> list[Taking]:
-        _, taken, (bad, *numbers) = unpacked(fetched, kept, aim.capacity, 1 + len(besides))
-        return [Taking(int(bad), taken, brought_in(numbers, aim.brings, kept.numel()))]
+        _, taken, (bad,) = unpacked(fetched, kept, aim.capacity, 1)
+        return [Taking(int(bad), taken)]
 
-    return Answers(packed(total, reaches, aim.capacity, nonfinite, *besides), read)
+    return Answers(packed(total, reaches, aim.capacity, nonfinite), read)
 
 
 def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
@@ -241,20 +240,16 @@ def moments_in(found: np.ndarray, numel: int) -> Moments:
     return Moments(total, most, int(nonzeros), numel)
 
 
-def pending_mean_and_std(x: torch.Tensor) -> torch.Tensor:
-    wide = x.to(torch.float64)
-    mean = wide.mean()
-    return torch.stack([mean, (wide - mean).square().sum()])
-
-
-def mean_and_std_in(found: np.ndarray, numel: int) -> tuple[float, float]:
-    if not numel:
+def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
+    if not x.numel():
         return 0.0, 0.0
-    mean, squares = found.tolist()
-    return mean, math.sqrt(squares / (numel - 1)) if numel > 1 else 0.0
+    wide = x.to(torch.float64)
+    centre = wide.mean()
+    mean, squares = fetch(torch.stack([centre, (wide - centre).square().sum()])).tolist()
+    return mean, math.sqrt(squares / (x.numel() - 1)) if x.numel() > 1 else 0.0
 
 
-def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
+def tail(x: torch.Tensor, threshold: float) -> Tail:
     magnitudes = x.abs()
     above = reaching(x, magnitudes, threshold)
     excesses = magnitudes.to(torch.float64) - rounded(x, threshold)
@@ -264,40 +259,9 @@ def pending_tail(x: torch.Tensor, threshold: float = 0.0) -> torch.Tensor:
     variance = torch.where(above, (excesses - mean).square(), nothing).sum() / count
     has_log = above & (excesses > 0)
     logs = torch.where(has_log, excesses, torch.ones_like(excesses)).log().sum()
-    return torch.stack([count, mean, variance, logs, has_log.sum().to(torch.float64)])
-
-
-def tail_in(found: np.ndarray, numel: int) -> Tail:
-    number, centre, spread, log_sum, log_count = found.tolist()
+    log_count = has_log.sum().to(torch.float64)
+    found = fetch(torch.stack([count, mean, variance, logs, log_count])).tolist()
+    number, centre, spread, log_sum, logged = found
     if not number:
         return Tail(0, 0.0, 0.0, 0.0)
-    return Tail(int(number), centre, spread, log_sum / log_count if log_count else 0.0)
-
-
-class Statistic(NamedTuple):
-    """Functions for a field of ``Brought``. ``pending`` computes ``size`` float64 numbers on the
-    device, from which ``read`` makes the field's value on the host."""
-
-    pending: Callable[[torch.Tensor], torch.Tensor]
-    size: int
-    read: Callable[[np.ndarray, int], object]
-
-
-STATISTICS = {
-    "moments": Statistic(pending_moments, 3, moments_in),
-    "mean_and_std": Statistic(pending_mean_and_std, 2, mean_and_std_in),
-    "tail": Statistic(pending_tail, 5, tail_in),
-}
-
-
-def pending(x: torch.Tensor, names: Sequence[str]) -> list[torch.Tensor]:
-    return [number for name in names for number in STATISTICS[name].pending(x).unbind()]
-
-
-def brought_in(numbers: Sequence[float], names: Sequence[str], numel: int) -> Brought:
-    found, rest = {}, np.array(numbers)
-    for name in names:
-        statistic = STATISTICS[name]
-        found[name] = statistic.read(rest[: statistic.size], numel)
-        rest = rest[statistic.size :]
-    return Brought(**found)  # type: ignore[arg-type]
+    return Tail(int(number), centre, spread, log_sum / logged if logged else 0.0)

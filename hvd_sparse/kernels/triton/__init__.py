@@ -7,16 +7,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
 
-from hvd_sparse.kernels.contract import Aim, Brought, Kernels, Moments, Sums, Surplus, Taking
+from hvd_sparse.kernels.contract import Kernels, Moments, Sums, Surplus, Taking
 from hvd_sparse.kernels.torch import TorchKernels
-from hvd_sparse.kernels.torch.passes import STATISTICS, Answers, Pass, brought_in, joined, pending
+from hvd_sparse.kernels.torch.passes import Answers, Pass
 from hvd_sparse.kernels.torch.vector import Vector, numpy_dtype, rounded, tensor_of, upload
 from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
@@ -42,8 +42,6 @@ the count of entries that are not finite, and for moments the sum of magnitudes,
 magnitude and the count of non-zeros."""
 ALIGNED = 16
 """Alignment of every piece of memory in bytes, so that Triton compiles a single variant."""
-MOMENTS = "moments"
-"""The only field of ``Brought`` that the launches compute; torch computes the others."""
 
 
 class Sum(NamedTuple):
@@ -83,7 +81,7 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
     rows, owners, cuts, given_out = _uploaded(given, device)
     kind = _kind(dtype)
     is_aligned = not bool((table[:, 1:4] % ALIGNED).any() or (table[:, 4] % 4).any())
-    looks = any(each.aim is None or MOMENTS in each.aim.brings for each in passes)
+    looks = any(each.aim is None for each in passes)
     with on(device):
         device_code.take_blocks[(programs,)](
             rows, owners, cuts, given_out, places, values, counts, bases, sums, nonfinite, most,
@@ -224,10 +222,7 @@ def _read(words: np.ndarray, passes: Sequence[Pass]) -> list[Taking | Moments]:
         if count <= one.aim.capacity:
             here = slice(start, start + int(count))
             selection = Selection(places[here], values[here], numel)
-        brought = Brought()
-        if MOMENTS in one.aim.brings:
-            brought = Brought(Moments(abs_sum, most, int(nonzeros), numel))
-        answers.append(Taking(int(nonfinite), selection, brought))
+        answers.append(Taking(int(nonfinite), selection))
         start += one.room
     return answers
 
@@ -250,18 +245,7 @@ class TritonKernels(TorchKernels):
     def begin(self, passes: Sequence[Pass]) -> Answers:
         if not any(one.out.numel() for one in passes):
             return super().begin(passes)
-        numbers = [  # compute these before the passes, which may overwrite their inputs
-            number
-            for one in passes
-            if _asked(one.aim)
-            for number in pending(one.residual + one.gradient, _asked(one.aim))
-        ]
-        taken = take(passes, self._block)
-        if not numbers:
-            return taken
-        words = torch.stack(numbers).view(torch.int32)
-        both = joined([taken, Answers(words, lambda read: read.view(np.float64).tolist())])
-        return Answers(both.words, lambda read: _with_brought(both.read(read), passes))
+        return take(passes, self._block)
 
     def assemble(self, out: Vector, parts: Sequence[Selection], factor: float = 1.0) -> None:
         self.assemble_together([(cast(np.ndarray, out), parts, factor)])
@@ -284,19 +268,3 @@ class TritonKernels(TorchKernels):
                 self.restore(vector, entries)
         for kind, each in together.items():
             assemble(each, beside[kind], self._block)
-
-
-def _asked(aim: Aim | None) -> tuple[str, ...]:
-    return () if aim is None else tuple(name for name in aim.brings if name != MOMENTS)
-
-
-def _with_brought(found: Sequence[Any], passes: Sequence[Pass]) -> list[object]:
-    answers, rest = list(found[: len(passes)]), found[len(passes) :]
-    for i, one in enumerate(passes):
-        names = _asked(one.aim)
-        if names:
-            brought = brought_in(rest, names, one.out.numel())
-            brought = brought._replace(moments=answers[i].brought.moments)
-            answers[i] = answers[i]._replace(brought=brought)
-            rest = rest[sum(STATISTICS[name].size for name in names) :]
-    return answers
