@@ -86,7 +86,7 @@ def test_a_selector_that_draws_says_so_where_nobody_gave_it_a_generator(case):
 @densities
 def test_a_selector_tells_the_count_that_it_aims_at(case, density):
     selector = case.create(SELECTORS, density=density)
-    for numel in (1, 2, 99, 100, 1_000, 12_345):
+    for numel in (1, 2, 99, 100, 1_000, 12_345, 2**32 - 1):
         assert selector.count(numel) == selector_checks.wanted(numel, density)
     assert selector.count(0) == 0
 

@@ -146,12 +146,6 @@ def test_options_of_an_engine_are_described_and_checked():
         create(engine={"id": "numba", "threads": 0})
 
 
-def test_groups_are_planned_for_both_kinds_of_selection():
-    for select_over in ("tensor", "group"):
-        made = create(groups="planned", select_over=select_over)
-        assert made.describe()["groups"] == "planned"
-
-
 @pytest.mark.parametrize(
     ("shape", "options", "is_sparse"),
     [

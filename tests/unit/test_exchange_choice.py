@@ -117,12 +117,6 @@ def test_auto_leaves_out_what_does_not_fit():
     assert momentum != "hierarchical"
 
 
-def test_auto_is_the_same_on_all_ranks_and_is_reported():
-    configuration, specs = worlds.configure(exchange="auto", density=0.01), worlds.tensors((4_000,))
-    chosen = worlds.run(5, lambda c: Session(configuration, specs, c).step.exchange)
-    assert len(set(chosen)) == 1 and chosen[0].id != "auto"
-
-
 FIXED = {"id": "fixed_threshold", "threshold": 1.0}
 HALF = {"id": "error_feedback", "residual": "bfloat16"}
 

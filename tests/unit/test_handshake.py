@@ -19,10 +19,10 @@ def document(configuration=None, specs=SPECS, name="model", **changes):
     return {**describe_rank(configuration or configure(), specs, name), **changes}
 
 
-def shake(world, odd_one_out, usual=None):
+def shake(world, odd_one_out):
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
-        own = odd_one_out if is_odd else usual or document()
+        own = odd_one_out if is_odd else document()
         handshake(own, Gatherer(collective, "hs", worlds.TIMEOUT_S))
 
     return world.run_all(script)
