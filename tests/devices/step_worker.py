@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import torch
+import worlds
 from devices import pretend
 from frontends._method_cases import SHAPES, STAYING, gradients_of
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.frontend.torch.arrays import TorchDevices, vector_of
@@ -83,7 +83,7 @@ def steps(options, device, scale, *, is_spoilt=False, averaged=None, kernels=Non
         kept = [(k, n, a.copy()) for k, state in states for n, a in state.memory.arrays().items()]
         return [each.tobytes() for each in applied], [(k, n, a.tobytes()) for k, n, a in kept]
 
-    return LocalWorld(RANKS).run(run)
+    return worlds.run(RANKS, run)
 
 
 def main():

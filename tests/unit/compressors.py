@@ -14,12 +14,15 @@ SPECS = tensors((30, 4), (9,))
 
 
 class NumpyCompressor(Compressor):
-    def __init__(self, collective, configuration, specs=SPECS):
+    def __init__(self, collective, configuration, specs=SPECS, average=True):
         super().__init__(configuration, "numpy", collective.world_size)
         self.name = self._naming.take(specs)
         self.collective = collective
-        self.session = Session(configuration, specs, collective)
+        self.session = Session(configuration, specs, collective, average=average)
         self.step = self.session.step
+
+    def _place_in_world(self):
+        return self.collective.rank, self.collective.world_size
 
     def train(self, steps):
         given = [normals(SPECS, self.collective.rank, step) for step in steps]
