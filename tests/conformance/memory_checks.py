@@ -3,6 +3,7 @@
 import numpy as np
 from conformance.kernel_checks import untouched
 from distributions import draw
+from worlds import bits_of
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.types import Selection, TensorSpec
@@ -16,10 +17,6 @@ def every_nth(x, step):
 
 def residual_of(state):
     return state.arrays()["residual"].copy()
-
-
-def bits_of(state):
-    return {name: array.tobytes() for name, array in state.arrays().items()}
 
 
 def step(state, gradient, sent, kernels=reference):
@@ -95,9 +92,9 @@ def check_finish_leaves_its_input(memory):
                 state.finish(reduced, parameter, is_compressed, reference)
             if not before:
                 state.commit()
-                before = bits_of(state)
+                before = bits_of(state.arrays())
         state.roll_back()
-        assert bits_of(state) == before, "a failed step left a trace"
+        assert bits_of(state.arrays()) == before, "a failed step left a trace"
 
 
 def check_rounding_stays(memory):
@@ -117,7 +114,7 @@ def check_roll_back_restores_bits(memory, *, dense):
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     state.commit()
-    before = bits_of(state)
+    before = bits_of(state.arrays())
     twin = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
     step(twin, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
     twin.commit()
@@ -128,7 +125,7 @@ def check_roll_back_restores_bits(memory, *, dense):
         else:
             step(state, draw("lognormal", 300, seed=2), lambda x: every_nth(x, 4))
         state.roll_back()
-        assert bits_of(state) == before, "a failed step left a trace"
+        assert bits_of(state.arrays()) == before, "a failed step left a trace"
     next_ones = [
         step(s, draw("uniform", 300, seed=3), lambda x: every_nth(x, 4))[0].tobytes()
         for s in (state, twin)

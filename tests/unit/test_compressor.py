@@ -279,7 +279,7 @@ def test_a_state_that_does_not_fit_is_refused_with_what_is_wrong_and_nothing_is_
 ):
     compressor = make()
     compressor.train(range(2))
-    before, kept = worlds.snapshot(compressor.session), residual_bytes(compressor)
+    before = worlds.snapshot(compressor.session)
     assert any(map(any, worlds.residuals(compressor.session).values())), "nothing is to lose"
     state = compressor.state_dict()
     *fields, last = place.split()
@@ -288,13 +288,6 @@ def test_a_state_that_does_not_fit_is_refused_with_what_is_wrong_and_nothing_is_
     with pytest.raises(error, match=re.escape(words)):
         compressor.load_state_dict(state)
     assert worlds.snapshot(compressor.session) == before
-    assert residual_bytes(compressor) == kept
-
-
-def residual_bytes(compressor):
-    return {
-        key: residual.tobytes() for key, residual in worlds.residuals(compressor.session).items()
-    }
 
 
 def test_an_engine_that_is_not_here_does_not_keep_a_state_from_being_loaded(make):

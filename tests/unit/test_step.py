@@ -80,9 +80,7 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
         if is_interrupted:
             start_exchange(session, entered, gradients(collective, 9))
             session.step.transactions.settle_all()
-        return {
-            k: v.tobytes() for k, v in session.reduce(gradients(collective, 1)).items()
-        }, snapshot(session)
+        return worlds.bits_of(session.reduce(gradients(collective, 1))), snapshot(session)
 
     interrupted, whole = (worlds.run(2, lambda c, i=i: script(c, i)) for i in (True, False))
     assert interrupted == whole
