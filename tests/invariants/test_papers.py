@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import worlds
 from conformance.pass_checks import CountingKernels
-from distributions import ALL, draw
+from distributions import ALL, draw, squares
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
@@ -57,10 +57,6 @@ def test_adacomp_sends_of_every_bin_what_its_definition_says(name, shape):
     assert selection.indices.tolist() == expected
     scale = np.float32(np.mean(maxima))
     assert all(abs(value) == scale for value in selection.values)
-
-
-def squares(x):
-    return float((x.astype(np.float64) ** 2).sum())
 
 
 @pytest.mark.parametrize("id", ["stc", "sbc", "ef_sign"])

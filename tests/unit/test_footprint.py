@@ -12,14 +12,12 @@ from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
-from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
+from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.frame import HEADER_BYTES
 from hvd_sparse.wire.message import capacity, overhead_bytes
-
-ALLGATHER = EXCHANGES.create("allgather")
 
 
 def step_of(configuration, specs):
