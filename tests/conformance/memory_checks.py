@@ -27,8 +27,9 @@ def step(state, gradient, sent, kernels=reference):
     return accumulated, selection
 
 
-def check_split_is_exact(memory, name, dtype, *, rollback, numel=200):
+def check_split_is_exact(memory, name, dtype, *, rollback):
     """Law 1, bit for bit, over steps; what is sent is +0.0 in the next residual."""
+    numel = 200
     state = memory.create(TensorSpec("t", (numel // 10, 10), dtype), rollback=rollback)
     residual = np.zeros(numel, dtype)
     for seed in range(4):

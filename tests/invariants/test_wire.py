@@ -25,11 +25,11 @@ OF_ANY_LENGTH = [
 GAPS = [65_534, 65_535, 65_536, 65_537, 131_071, 131_072, 131_073]
 
 
-def random_selection(numel, density, dtype="float32", seed=0):
-    rng = np.random.default_rng(seed)
+def random_selection(numel, density):
+    rng = np.random.default_rng(0)
     count = count_from_density(numel, density)
     indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
-    return Selection(indices, rng.normal(size=count).astype(dtype), numel)
+    return Selection(indices, rng.normal(size=count).astype("f4"), numel)
 
 
 def body_bytes(codec, selection):

@@ -89,12 +89,12 @@ def test_on_one_node_hierarchical_is_dense_and_says_so(caplog):
     assert "all 2 ranks are on one node, where exchange hierarchical is a dense sum" in caplog.text
 
 
-def taken(density=0.001, ranks=4, ranks_per_node=1, numel=25_000_000, buckets=60, **options):
+def taken(density=0.001, ranks=4, ranks_per_node=1, **options):
     auto = EXCHANGES.create("auto", ranks_per_node=ranks_per_node, **options.pop("auto", {}))
     parts = {"selector": {"id": "topk", "density": density}, "exchange": auto, **options}
     configuration = Configuration.create(**parts)
     placement = auto.placement(0, ranks, None)
-    return configuration.resolve_exchange(placement, numel, buckets).id
+    return configuration.resolve_exchange(placement, numel=25_000_000, buckets=60).id
 
 
 def test_auto_takes_what_the_formulas_say_is_quickest():
