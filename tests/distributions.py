@@ -64,6 +64,10 @@ def draw(name: str, numel: int, dtype: str = "float32", seed: int = 0) -> np.nda
     return np.ascontiguousarray(ALL[name](rng, numel, np.dtype(dtype)), dtype)
 
 
+def squares(x: np.ndarray) -> float:
+    return float((x.astype(np.float64) ** 2).sum())
+
+
 @cache
 def after_error_feedback(
     name: str, density: float, numel: int = 10_000, steps: int = 1_000

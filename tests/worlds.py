@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,10 @@ def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:
         session.step.specs[i].key: (s.steps, s.threshold, s.memory.arrays()["residual"].tobytes())
         for i, s in states.items()
     }
+
+
+def bits_of(arrays: Mapping[str, np.ndarray]) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in arrays.items()}
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

@@ -5,6 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 import worlds
+from cases import Case
+from worlds import bits_of
 
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.exchanges.allgather import AllGatherExchange
@@ -15,6 +17,8 @@ from hvd_sparse.step.session import Session
 SPECS = worlds.tensors((40,), (7, 9), (300,))
 DENSITY = 0.1
 STEPS = 5
+COMMON = [Case("random_k", {"shared_seed": True}), Case("chunked", {"chunk_length": 3})]
+"""Selectors whose indices all ranks find alike, so that their values are summed."""
 
 
 @dataclass(frozen=True)
@@ -143,10 +147,6 @@ def with_one_bad_step(session, broken, scale=1.0):
         error = raised
     after, then = whole_residuals(session), session.reduce(integers(rank, 2), scale)
     return before, after, results, error, all(np.isfinite(value).all() for value in then.values())
-
-
-def bits_of(residuals):
-    return {key: kept.tobytes() for key, kept in residuals.items()}
 
 
 def with_nan(rank, faulty):

@@ -7,8 +7,8 @@ import cases
 import numpy as np
 import pytest
 import worlds
-from cases import Case
 from conformance.exchange_checks import (
+    COMMON,
     DENSITY,
     SPECS,
     check_conservation,
@@ -101,10 +101,6 @@ def test_a_rank_that_cannot_compress_takes_part_in_all_phases_and_all_raise(case
 def test_a_gradient_that_is_not_finite_is_seen_by_all_and_leaves_nothing_behind(case, rollback):
     exchange = case.create(EXCHANGES)
     check_nonfinite(exchange, 3, rollback=rollback)
-
-
-COMMON = [Case("random_k", {"shared_seed": True}), Case("chunked", {"chunk_length": 3})]
-"""Selectors whose indices all ranks find alike, so that their values are summed."""
 
 
 @pytest.mark.parametrize("selector", COMMON, ids=str)

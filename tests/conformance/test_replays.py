@@ -3,15 +3,13 @@
 import cases
 import pytest
 import worlds
-from cases import Case
-from conformance.exchange_checks import SPECS, composed, configured, integers
+from conformance.exchange_checks import COMMON, SPECS, composed, configured, integers
 from conformance.replay_checks import BUCKETS, WORLD, deliver_again, names_of
 
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.step.session import Session
 
-COMMON = [Case("random_k", {"shared_seed": True}), Case("chunked", {"chunk_length": 3})]
 CONFIGURATIONS = {
     **{
         str(case): configured(case.create(EXCHANGES))

@@ -1,49 +1,32 @@
-"""Compares steps in which an engine processes all tensors of a bucket at once with steps of the
-numpy engine.
+"""Compares steps in which Triton's interpreter processes all tensors of a bucket at once with steps
+of the numpy engine.
 
-``bucket_worker.py ENGINE``, where ENGINE is ``torch``, or ``triton`` in Triton's interpreter.
 Vectors of the CPU stand for vectors of a device. Prints as JSON, for each case, whether the bits
-are the same, and the number of launches for a bucket if the engine counts them.
+are the same, and the number of launches for a bucket.
 """
 
 import os
 
 os.environ["TRITON_INTERPRET"] = "1"  # before triton is there
 import json
-import sys
 import threading
-from contextlib import nullcontext
 
 import numpy as np
 import torch
-from devices.step_worker import CASES, SCALES, TOPK, Rank, steps
+from devices.interpreter import change_the_language_once
+from devices.step_worker import CASES, TOPK, Rank, steps
+from devices.transfers import Transfers
+from devices.triton_worker import shuffled
 from frontends._method_cases import SHAPES
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
+from hvd_sparse.kernels.torch import KernelsByPlace
+from hvd_sparse.kernels.triton import TritonKernels
 
 CPU = torch.device("cpu")
-METHODS = {
-    **CASES,
-    **{
-        name: {"selector": {"id": name, **options}}
-        for name, options in {
-            "ldte_bs": {"density": 0.1},
-            "ldte": {"density": 0.1},
-            "fixed_threshold": {"threshold": 1.5},
-            "gaussian_k": {"density": 0.1},
-            "sidco": {"density": 0.1},
-            "radix_select": {"density": 0.1},
-            "redsync_trimmed": {"density": 0.1},
-            "redsync_search": {"density": 0.1},
-            "stc": {"density": 0.1},
-        }.items()
-    },
-}
-INTERPRETED = ("topk", "ldte_bs", "ldte", "gaussian_k", "fixed_threshold", "momentum")
-"""Cases that run in Triton's interpreter, which needs seconds for each."""
-ENGINE = ""
+METHODS = ("topk", "ldte_bs", "ldte", "gaussian_k", "fixed_threshold", "momentum")
+"""Cases to run. The interpreter needs seconds for each."""
 begun = []
 """Number of tensors in every group of passes that the engine got."""
 added = []
@@ -55,13 +38,8 @@ one_at_a_time = threading.RLock()
 """Lock for Triton's interpreter, which all threads share. Threads are ranks here."""
 
 
-def kernels_of(engine):
-    if engine == "torch":
-        kernels = TorchKernels(reference)
-    else:
-        from hvd_sparse.kernels.triton import TritonKernels
-
-        kernels = TritonKernels(reference, block=256)  # several programs a tensor
+def make_kernels():
+    kernels = TritonKernels(reference, block=256)  # several programs a tensor
     own, assemble = kernels.begin, kernels.assemble_together
 
     def begin(passes):
@@ -71,37 +49,18 @@ def kernels_of(engine):
 
     def assembled(sums, surplus=()):
         with one_at_a_time:
-            with counting() as counted:
+            with Transfers() as counted:
                 assemble(sums, surplus)
             put_back.extend(entries.count for _, entries in surplus)
-            added.append((len(sums), counted.launches if counted is not None else 0))
+            added.append((len(sums), counted.launches))
 
     kernels.begin, kernels.assemble_together = begin, assembled
     return KernelsByPlace(reference, kernels)
 
 
-def counting():
-    if ENGINE == "torch":
-        return nullcontext()
-    from devices.transfers import Transfers
-
-    return Transfers()
-
-
-def mixed():
-    if ENGINE == "torch":
-        return nullcontext()
-    from devices.triton_worker import shuffled
-
-    return shuffled()
-
-
 def launches(method):
-    from devices.transfers import Transfers
-
     def run(collective):
-        kernels = kernels_of(ENGINE)
-        rank = Rank({**method, "groups": 1}, collective, CPU, kernels)
+        rank = Rank({**method, "groups": 1}, collective, CPU, make_kernels())
         for position in range(len(SHAPES)):
             rank.step.transactions.state_of(position)  # whose memory is made of zeros, once
         found = {"passes": [], "sums": [], "all else": [], "put back": []}
@@ -140,39 +99,24 @@ def _ramp(shape):
     return np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32)
 
 
-def main(engine):
-    global ENGINE
-    ENGINE = engine
-    torch.set_num_threads(1)
-    if engine == "triton":
-        from devices.interpreter import change_the_language_once
+def is_same(options, **how):
+    ours = steps(options, CPU, 1.0, kernels=make_kernels(), **how)
+    return ours == steps(options, None, 1.0, kernels=reference, **how)
 
-        change_the_language_once()
-    same = {}
-    is_slow = ENGINE == "triton"
-    with mixed():
-        for name, options in METHODS.items():
-            if is_slow and name not in INTERPRETED:
-                continue
-            for scale in SCALES[: 1 if is_slow else 2]:
-                ours = steps(options, CPU, scale, kernels=kernels_of(ENGINE))
-                same[f"{name} at scale {scale:g}"] = ours == steps(
-                    options, None, scale, kernels=reference
-                )
+
+def main():
+    torch.set_num_threads(1)
+    change_the_language_once()
+    with shuffled():
+        same = {name: is_same(CASES[name]) for name in METHODS}
         # One tensor is averaged, and was added up at the first one's turn as if it were not.
-        ours = steps(TOPK, CPU, 1.0, averaged=1, kernels=kernels_of(ENGINE))
-        same["another factor"] = ours == steps(TOPK, None, 1.0, averaged=1, kernels=reference)
-        for what in ("propagate", "raise")[: 1 if is_slow else 2]:
-            options = {**TOPK, "on_nonfinite": what}
-            ours = steps(options, CPU, 1.0, is_spoilt=True, kernels=kernels_of(ENGINE))
-            theirs = steps(options, None, 1.0, is_spoilt=True, kernels=reference)
-            same[f"NaN, {what}"] = ours == theirs
+        same["another factor"] = is_same(TOPK, averaged=1)
+        same["NaN"] = is_same({**TOPK, "on_nonfinite": "propagate"}, is_spoilt=True)
         told = {"same": same, "most together": [max(begun), max(added)[0]]}
-        if is_slow:
-            for name in ("ldte_bs", "topk"):
-                told[f"launches, {name}"] = launches(METHODS[name])
+        for name in ("ldte_bs", "topk"):
+            told[f"launches, {name}"] = launches(CASES[name])
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

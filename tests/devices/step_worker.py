@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import torch
+import worlds
 from devices import pretend
 from frontends._method_cases import SHAPES, STAYING, gradients_of
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.frontend.torch.arrays import TorchDevices, vector_of
@@ -20,7 +20,24 @@ from hvd_sparse.types import TensorSpec
 SPECS = [TensorSpec(f"t{number}", shape, "float32") for number, shape in enumerate(SHAPES)]
 PARAMETERS = [np.linspace(-1, 1, spec.numel, dtype=np.float32) for spec in SPECS]
 TOPK = {"selector": {"id": "topk", "density": 0.1}}
-CASES = {"topk": TOPK, **STAYING}
+CASES = {
+    "topk": TOPK,
+    **STAYING,
+    **{
+        name: {"selector": {"id": name, **options}}
+        for name, options in {
+            "ldte_bs": {"density": 0.1},
+            "ldte": {"density": 0.1},
+            "fixed_threshold": {"threshold": 1.5},
+            "gaussian_k": {"density": 0.1},
+            "sidco": {"density": 0.1},
+            "radix_select": {"density": 0.1},
+            "redsync_trimmed": {"density": 0.1},
+            "redsync_search": {"density": 0.1},
+            "stc": {"density": 0.1},
+        }.items()
+    },
+}
 del CASES["muon"]  # products of matrices have other last digits there
 RANKS = 2
 SCALES = (1.0, 3.0)
@@ -84,7 +101,7 @@ def steps(options, device, scale, *, is_spoilt=False, averaged=None, kernels=Non
         kept = [(k, n, a.copy()) for k, state in states for n, a in state.memory.arrays().items()]
         return [each.tobytes() for each in applied], [(k, n, a.tobytes()) for k, n, a in kept]
 
-    return LocalWorld(RANKS).run(run)
+    return worlds.run(RANKS, run)
 
 
 def main():
@@ -96,6 +113,8 @@ def main():
         for scale in SCALES:
             host, there = steps(options, None, scale), steps(options, device, scale)
             same[f"{name} at scale {scale:g}"] = host == there
+    host, there = (steps(TOPK, place, 1.0, averaged=1) for place in (None, device))
+    same["another factor"] = host == there
     for what in ("propagate", "raise"):
         options = {**TOPK, "on_nonfinite": what}
         host, there = (steps(options, place, 1.0, is_spoilt=True) for place in (None, device))

@@ -10,36 +10,30 @@ from installed import has_triton, is_installed
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 TENSORS = 3
-CASES = {"torch": 45, "triton": 8}
 
 
-@pytest.fixture(scope="module", params=["torch", "triton"])
-def told(request):
-    engine = request.param
-    if engine == "triton" and not has_triton():
+@pytest.fixture(scope="module")
+def told():
+    if not has_triton():
         pytest.skip("triton is not installed")
-    environment = interpreted() if engine == "triton" else ON_THE_CPU
-    done = run_worker("devices.bucket_worker", engine, **environment)
+    done = run_worker("devices.bucket_worker", **interpreted())
     assert done.returncode == 0, done.stderr
-    return engine, json.loads(done.stdout)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_results_and_memories_have_the_bits_of_numpy(told):
-    engine, found = told
-    assert len(found["same"]) == CASES[engine]
-    assert [case for case, is_same in found["same"].items() if not is_same] == []
-    assert found["most together"] == [TENSORS, TENSORS]
+    assert len(told["same"]) == 8
+    assert [case for case, is_same in told["same"].items() if not is_same] == []
+    assert told["most together"] == [TENSORS, TENSORS]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["topk", "ldte_bs"])
-@pytest.mark.parametrize("told", ["triton"], indirect=True)
 def test_a_bucket_takes_four_launches_of_the_engines_own_cold_or_warm(told, method):
     """Passes and sums, which also put back the entries that were too many."""
-    _, found = told
-    counted = found[f"launches, {method}"]
+    counted = told[f"launches, {method}"]
     assert counted["passes"] == 4 * [3]
     assert counted["sums"] == 4 * [1]
     assert counted["all else"][1:] == 3 * [0]
@@ -50,5 +44,5 @@ def test_results_and_memories_have_the_bits_of_the_host():
     done = run_worker("devices.step_worker", **ON_THE_CPU)
     assert done.returncode == 0, done.stderr
     same = json.loads(done.stdout)
-    assert len(same) == 2 * len(STAYING) + 3
+    assert len(same) == 2 * (len(STAYING) + 9) + 4
     assert [case for case, is_same in same.items() if not is_same] == []

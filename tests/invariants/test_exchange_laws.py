@@ -27,16 +27,7 @@ def configured(exchange, selector="topk", density=DENSITY, **options):
     return worlds.configure(selector, density, exchange=exchange, **options)
 
 
-def reduce_once(
-    configuration,
-    gradients,
-    *,
-    average=False,
-    spec=SPEC,
-    steps=1,
-    ranks_per_node=1,
-    kernels=reference,
-):
+def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, kernels=reference):
     def script(collective):
         session = Session(configuration, [spec], collective, average=average, kernels=kernels)
         for _ in range(steps):
@@ -45,15 +36,14 @@ def reduce_once(
             ]
         return applied, whole_residuals(session)[spec.key]
 
-    world = LocalWorld(len(gradients), worlds.TIMEOUT_S, ranks_per_node)
-    outcomes = world.run(script)
+    outcomes = worlds.run(len(gradients), script)
     assert all(worlds.same_bits(applied, outcomes[0][0]) for applied, _ in outcomes)
     return outcomes[0][0], [kept for _, kept in outcomes]
 
 
-def whole_numbers(world_size, seed=0, size=SPEC.numel):
+def whole_numbers(world_size):
     """Distinct magnitudes on every rank, so that no tie decides; sums are exact."""
-    rng = np.random.default_rng([seed, world_size])
+    rng, size = np.random.default_rng([0, world_size]), SPEC.numel
     return [
         rng.permutation(size * 8)[:size] * rng.choice([-1.0, 1.0], size) for _ in range(world_size)
     ]
@@ -272,8 +262,8 @@ def test_hierarchical_sends_its_residual_along_on_a_dense_step():
     assert not any(k.any() for k in kept)
 
 
-def wire_bytes(configuration, world_size, steps=4, numel=64_000):
-    spec = TensorSpec("t", (numel,), "float32")
+def wire_bytes(configuration, world_size):
+    spec, steps = TensorSpec("t", (64_000,), "float32"), 4
 
     def script(collective):
         session = Session(configuration, [spec], collective)
@@ -282,15 +272,15 @@ def wire_bytes(configuration, world_size, steps=4, numel=64_000):
 
     world = LocalWorld(world_size, worlds.TIMEOUT_S)
     world.run(script)
-    named = [
-        {
-            name: n
-            for name, n in received.items()
+    totals = [
+        sum(
+            nbytes
+            for name, nbytes in received.items()
             if ".hvd_sparse." in name and "handshake" not in name
-        }
+        )
         for received in world.wire_received
     ]
-    return max(sum(received.values()) for received in named) / steps
+    return max(totals) / steps
 
 
 HEADERS = 200

@@ -179,15 +179,3 @@ def test_the_low_pass_memory_follows_its_recursion(beta):
         is_sent = np.isin(np.arange(NUMEL), sent.indices)
         memory = np.where(is_sent, (1 - beta) * memory, memory + beta * given)
         np.testing.assert_allclose(state.arrays()["residual"], memory, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("is_compressed", [True, False])
-def test_a_failed_step_leaves_no_trace_in_velocity_and_weight_decay(is_compressed):
-    state = MEMORIES.create("momentum_correction", weight_decay=0.05).create(SPEC, rollback=True)
-    send = sent_sparse if is_compressed else never_compressed
-    send(state, gradient(START, 0), START)
-    state.commit()
-    before = {name: array.tobytes() for name, array in state.arrays().items()}
-    send(state, gradient(START, 1), START)
-    state.roll_back()
-    assert {name: array.tobytes() for name, array in state.arrays().items()} == before

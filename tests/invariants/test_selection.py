@@ -4,7 +4,7 @@ import cases
 import numpy as np
 import pytest
 from conformance.selector_checks import DENSITIES, find
-from distributions import ALL, draw
+from distributions import ALL, draw, squares
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import SELECTORS
@@ -20,10 +20,6 @@ by_magnitude = pytest.mark.parametrize(
     "case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str
 )
 names = pytest.mark.parametrize("name", ALL)
-
-
-def squares(x):
-    return float((x.astype(np.float64) ** 2).sum())
 
 
 def dropped(selection, x):

@@ -16,18 +16,20 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
-EXACT = [codec for codec in MADE if codec.is_exact]
+GOLOMB = [codec for codec in MADE if codec.id == "golomb"]
 OF_ANY_LENGTH = [
-    codec for codec in EXACT if codec.id in ("index_value", "block16", "golomb", "run16")
+    codec
+    for codec in MADE
+    if codec.is_exact and codec.id in ("index_value", "block16", "golomb", "run16")
 ]
 GAPS = [65_534, 65_535, 65_536, 65_537, 131_071, 131_072, 131_073]
 
 
-def random_selection(numel, density, dtype="float32", seed=0):
-    rng = np.random.default_rng(seed)
+def random_selection(numel, density):
+    rng = np.random.default_rng(0)
     count = count_from_density(numel, density)
     indices = np.sort(rng.choice(numel, count, replace=False)).astype(np.uint32)
-    return Selection(indices, rng.normal(size=count).astype(dtype), numel)
+    return Selection(indices, rng.normal(size=count).astype("f4"), numel)
 
 
 def body_bytes(codec, selection):
@@ -62,13 +64,6 @@ def test_index_value_is_eight_bytes_and_run16_six_for_entries_and_fillers(densit
     assert (fillers > 0) == (density == 1e-5)
     assert body_bytes(CODECS.create("index_value"), selection) == 8 * selection.count
     assert body_bytes(CODECS.create("run16"), selection) == 6 * (selection.count + fillers)
-
-
-@pytest.mark.parametrize("values", ["float16", "bfloat16"])
-@pytest.mark.parametrize("density", [1e-4, 1e-3, 1e-2, 0.1])
-def test_block16_is_four_bytes_and_a_count_a_block(values, density):
-    selection, codec = random_selection(2_000_000, density), CODECS.create("block16", values=values)
-    assert body_bytes(codec, selection) == 4 * selection.count + 2 * 31
 
 
 def entropy_bits(density):
@@ -115,12 +110,13 @@ def test_the_modulus_is_the_best_there_is_of_its_kind():
         assert density > 0.1 or best <= 1.011 * entropy_bits(density)
 
 
-def test_the_ledger_of_the_dense_wires():
+def test_the_ledger_of_the_other_wires():
     few, more = (random_selection(100_003, density) for density in (0.01, 0.1))
     everything = Selection(np.arange(100_003, dtype=np.uint32), draw("normal", 100_003), 100_003)
     for id, selection, nbytes in (
         ("bitmap", few, 12_501 + 4 * 1_000),
         ("dense", few, 4 * 100_003),
+        ("block16", more, 4 * 10_000 + 2 * 2),
         ("two_bit", few, 4 + 25_001),
         ("one_bit", everything, 4 + 12_501),
         ("sign_index", few, 4 + 4 * 1_000),
@@ -131,15 +127,11 @@ def test_the_ledger_of_the_dense_wires():
 
 
 @pytest.mark.parametrize("vector", recorded.recorded(), ids=str)
-def test_payloads_of_recorded_gradients_are_what_the_codecs_announce(vector):
+def test_golomb_takes_hardly_more_for_recorded_gradients_than_it_announces(vector):
     for density in (0.001, 0.01):
         chosen = reference.take_largest(
             vector.values, count_from_density(vector.values.size, density)
         )
-        for codec in MADE:
-            size = codec.encode(chosen).size - HEADER_BYTES
+        for codec in GOLOMB:
             announced = codec.body_bytes(chosen.count, chosen.numel)
-            if codec.has_fixed_size:
-                assert size == announced
-            elif codec.id == "golomb":
-                assert size <= announced + chosen.count / 4 + 2
+            assert body_bytes(codec, chosen) <= announced + chosen.count / 4 + 2

@@ -84,17 +84,7 @@ def over_budget(counts, budget):
 @pytest.mark.parametrize("case", CASES)
 def test_a_step_keeps_to_the_budget(measured, case):
     engine, steps = measured
-    counts = best(steps[case])
-    assert over_budget(counts, BUDGETS[engine]) == [], counts
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_budget_is_no_larger_than_it_must_be(measured, case):
-    engine, steps = measured
-    counts = best(steps[case])
-    assert [
-        what for what, passes in counts.items() if passes < BUDGETS[engine][what] - SLACK
-    ] == [], counts
+    assert best(steps[case]) == pytest.approx(BUDGETS[engine], abs=SLACK)
 
 
 @pytest.mark.parametrize("memory", DIRECTED)

@@ -7,29 +7,18 @@ import numpy as np
 import pytest
 import worlds
 from soak_plan import SHAPES, Plan, check_redistribution, check_steps
+from unit.compressors import NumpyCompressor
 
-from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.state import checkpoint_file as checkpoint
 from hvd_sparse.state.redistribution import redistribute
-from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
 SPECS = [TensorSpec(key, shape, "float32") for key, shape in SHAPES.items()]
 
 
-class NumpyCompressor(Compressor):
-    def __init__(self, collective, configuration, average):
-        super().__init__(configuration, f"soak.{id(collective)}", collective.world_size)
-        self.collective = collective
-        self.session = Session(configuration, SPECS, collective, average=average)
-        self.step = self.session.step
-
-    def _place_in_world(self):
-        return self.collective.rank, self.collective.world_size
-
-    def residuals(self):
-        kept = worlds.residuals(self.session)
-        return {spec.key: kept.get(spec.key, np.zeros(spec.numel, np.float32)) for spec in SPECS}
+def residuals_of(session):
+    kept = worlds.residuals(session)
+    return {spec.key: kept.get(spec.key, np.zeros(spec.numel, np.float32)) for spec in SPECS}
 
 
 def gather(collective, value):
@@ -40,19 +29,20 @@ def gather(collective, value):
 
 
 def run_segment(collective, plan, configuration, steps, average, saved):
-    compressor = NumpyCompressor(collective, configuration, average)
+    compressor = NumpyCompressor(collective, configuration, SPECS, average)
+    residuals = partial(residuals_of, compressor.session)
     rank, size = collective.rank, collective.world_size
     if saved:
         states = [checkpoint.from_bytes(state) for state in saved]
         compressor.load_state_dict(redistribute(states, size)[rank])
-        kept = gather(collective, compressor.residuals())
+        kept = gather(collective, residuals())
         check_redistribution(states, kept, average=average)
 
     def reduce(step):
         return compressor.session.reduce(plan.gradients(step, rank, size), plan.scale(step))
 
     gathered = partial(gather, collective)
-    check_steps(plan, steps, reduce, compressor.residuals, gathered, average=average)
+    check_steps(plan, steps, reduce, residuals, gathered, average=average)
     return checkpoint.to_bytes(compressor.state_dict())
 
 

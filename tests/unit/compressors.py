@@ -14,15 +14,19 @@ SPECS = tensors((30, 4), (9,))
 
 
 class NumpyCompressor(Compressor):
-    def __init__(self, collective, configuration, specs=SPECS):
+    def __init__(self, collective, configuration, specs=SPECS, average=True):
         super().__init__(configuration, "numpy")
         self.name = self._naming.take(specs)
         self.collective = collective
-        self.session = Session(configuration, specs, collective)
+        self.session = Session(configuration, specs, collective, average=average)
         self.step = self.session.step
 
+    def _place_in_world(self):
+        return self.collective.rank, self.collective.world_size
+
     def train(self, steps):
-        return [self.session.reduce(normals(SPECS, step))["t0"].tobytes() for step in steps]
+        given = [normals(SPECS, self.collective.rank, step) for step in steps]
+        return [self.session.reduce(gradients)["t0"].tobytes() for gradients in given]
 
 
 @contextmanager

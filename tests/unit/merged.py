@@ -51,18 +51,14 @@ def train(
             for i, state in session.step.transactions.settle_all().items()
         }
         residuals = {key: arrays["residual"].copy() for key, arrays in memories.items() if arrays}
-        kept = {
-            key: {name: a.tobytes() for name, a in arrays.items()}
-            for key, arrays in memories.items()
-        }
+        kept = {key: worlds.bits_of(arrays) for key, arrays in memories.items()}
         return given, applied, residuals, session.step.stats.report(None), kept
 
     return worlds.run(ranks, script)
 
 
 def bits(outcomes):
-    applied = [{key: value.tobytes() for key, value in step.items()} for step in outcomes[0][1]]
-    return applied, [outcome[4] for outcome in outcomes]
+    return list(map(worlds.bits_of, outcomes[0][1])), [outcome[4] for outcome in outcomes]
 
 
 def lost(outcomes):

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import (
     InvalidOption,
     NonFiniteGradient,
     PeerFailure,
-    UnknownName,
     UnsupportedInput,
 )
 from hvd_sparse.frontend.naming import check_keys
@@ -45,14 +43,6 @@ def test_a_schedule_refuses_them_too():
 @pytest.mark.parametrize("density", [0.5, np.float32(0.5), np.float64(0.5), 1])
 def test_numbers_of_any_kind_are_densities(density):
     assert SELECTORS.create("topk", density=density).density == float(density)
-
-
-@pytest.mark.parametrize("part", ["selector", "memory", "codec", "exchange", "schedule"])
-@pytest.mark.parametrize("id", ["nonsense", {"id": "nonsense"}, {}, 7], ids=repr)
-def test_unknown_parts_are_refused_by_kind(part, id):
-    options = {"selector": {"id": "topk", "density": 0.1}, part: id}
-    with pytest.raises(UnknownName, match=f"{part}"):
-        Configuration.create(**options)
 
 
 WRONG_OPTIONS = {

@@ -1,55 +1,23 @@
 """How many entries and bytes a density asks for, and the bounds of messages and of memory."""
 
-import math
 from dataclasses import replace
-from fractions import Fraction
 
 import cases
 import numpy as np
 import pytest
 import worlds
-from hypothesis import given
-from hypothesis import strategies as st
 from worlds import configure, tensors
 
-from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
-from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
+from hvd_sparse.registry import CODECS, MEMORIES, SELECTORS
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import TensorSpec
 from hvd_sparse.wire.frame import HEADER_BYTES
 from hvd_sparse.wire.message import capacity, overhead_bytes
-
-ALLGATHER = EXCHANGES.create("allgather")
-
-
-@given(numel=st.integers(1, 2**32 - 1), thousandths=st.integers(1, 1000))
-def test_count_is_the_whole_part_of_the_exact_product(numel, thousandths):
-    exact = math.floor(Fraction(thousandths, 1000) * numel)
-    assert count_from_density(numel, thousandths / 1000) == max(1, exact)
-
-
-@given(
-    world_size=st.integers(2, 512),
-    entries=st.integers(1, 10_000),
-    entry_bytes=st.sampled_from([6, 8, 12]),
-)
-def test_dense_is_cheaper_exactly_where_the_ledger_of_received_bytes_says_so(
-    world_size, entries, entry_bytes
-):
-    numel = 10_000
-    gathered = (world_size - 1) * entries * entry_bytes
-    ring = Fraction(2 * (world_size - 1) * 4 * numel, world_size)
-    if gathered != ring:
-        placement = in_nodes_of(1, 0, world_size)
-        assert ALLGATHER.is_dense_cheaper(entries / numel, entry_bytes, placement) == (
-            gathered > ring
-        )
 
 
 def step_of(configuration, specs):

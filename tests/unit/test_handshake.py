@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import worlds
-from worlds import configure, integers, tensors
+from unit import steps
+from worlds import configure, tensors
 
 from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.collectives.local import LocalWorld
@@ -19,10 +20,10 @@ def document(configuration=None, specs=SPECS, name="model", **changes):
     return {**describe_rank(configuration or configure(), specs, name), **changes}
 
 
-def shake(world, odd_one_out, usual=None):
+def shake(world, odd_one_out):
     def script(collective):
         is_odd = collective.rank == collective.world_size - 1
-        own = odd_one_out if is_odd else usual or document()
+        own = odd_one_out if is_odd else document()
         handshake(own, Gatherer(collective, "hs", worlds.TIMEOUT_S))
 
     return world.run_all(script)
@@ -72,16 +73,12 @@ def test_a_long_list_of_differences_is_cut_and_says_so():
     assert len(str(errors[0])) < 2_000
 
 
-THREE = tensors((6, 5), (8,), (3, 3))
-FAULTY = 1
-
-
 def break_memory(session, position):
     receiver = session.step
     finish = receiver._finish
 
     def faulty(ticket, spec, reduced, *others, **options):
-        if spec is THREE[position]:
+        if spec is steps.SPECS[position]:
             reduced.view(np.uint32)[2] ^= 1
         return finish(ticket, spec, reduced, *others, **options)
 
@@ -94,17 +91,17 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
     broken, world_size
 ):
     def script(collective):
-        session = Session(configure(check_replicas_every=3), THREE, collective)
-        session.reduce(integers(THREE, collective.rank, 0))
-        if collective.rank == FAULTY:
+        session = Session(configure(check_replicas_every=3), steps.SPECS, collective)
+        session.reduce(steps.gradients(collective, 0))
+        if collective.rank == steps.FAULTY:
             break_memory(session, broken)
         for step in (1, 2):
-            session.reduce(integers(THREE, collective.rank, step))
+            session.reduce(steps.gradients(collective, step))
         with pytest.raises(
             ReplicaMismatch,
             match=f"tensor 't{broken}': the gradients applied in the last checked step",
         ):
-            session.reduce(integers(THREE, collective.rank, 3))
+            session.reduce(steps.gradients(collective, 3))
 
     worlds.run(world_size, script)
 
@@ -112,24 +109,21 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
 @pytest.mark.parametrize("options", [{}, {"density": 1.0, "allow_dense": True}, {"min_numel": 9}])
 def test_replicas_that_agree_go_on(options):
     def script(collective):
-        checked = Session(configure(check_replicas_every=2, **options), THREE, collective)
-        plain = Session(configure(**options), THREE, collective)
+        checked = Session(configure(check_replicas_every=2, **options), steps.SPECS, collective)
+        plain = Session(configure(**options), steps.SPECS, collective)
         for step in range(9):
-            given = integers(THREE, collective.rank, step)
-            ours, theirs = checked.reduce(given), plain.reduce(given)
-            assert {key: array.tobytes() for key, array in ours.items()} == {
-                key: array.tobytes() for key, array in theirs.items()
-            }
+            given = steps.gradients(collective, step)
+            assert worlds.bits_of(checked.reduce(given)) == worlds.bits_of(plain.reduce(given))
 
     worlds.run(4, script)
 
 
 def test_a_step_that_is_taken_back_is_not_checked():
     def script(collective):
-        session = Session(configure(check_replicas_every=1), THREE, collective)
+        session = Session(configure(check_replicas_every=1), steps.SPECS, collective)
         for step in range(6):
-            given = integers(THREE, collective.rank, step)
-            if step % 2 and collective.rank == FAULTY:
+            given = steps.gradients(collective, step)
+            if step % 2 and collective.rank == steps.FAULTY:
                 given["t1"][3] = np.nan
             session.reduce(given)
         return session.step.stats.nonfinite_steps

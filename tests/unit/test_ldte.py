@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Aim, Moments
+from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.selectors._aim import Miss
 from hvd_sparse.selectors._search import STEPS, band_around, search_threshold
 from hvd_sparse.selectors.contract import Context
-from hvd_sparse.selectors.ldte import Ldte, laplace_threshold
+from hvd_sparse.selectors.ldte import Ldte
 from hvd_sparse.selectors.ldte_bs import LdteBs
 
 DENSITIES = (0.001, 0.01, 0.1)
@@ -104,15 +104,6 @@ def test_ldte_sends_what_lies_above_its_formula(name, density):
     found = Ldte(density).find(x, Context())
     assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold
     assert found.is_fallback == (count > 8 * k)
-
-
-@pytest.mark.parametrize(("numel", "count"), [(1000, 1), (1000, 10), (7, 7)])
-def test_laplace_threshold_is_the_quantile_of_the_fitted_tail(numel, count):
-    """P(|x| > t) = exp(-t / b) is count / numel."""
-    threshold = laplace_threshold(
-        Moments(abs_sum=3.0 * numel, abs_max=99.0, nonzeros=numel, numel=numel), count
-    )
-    assert math.exp(-threshold / 3.0) == pytest.approx(count / numel)
 
 
 @given(count=st.integers(1, 10**6), low=st.integers(1, 100), high=st.integers(100, 400))

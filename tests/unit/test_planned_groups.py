@@ -39,9 +39,9 @@ def make_plan(*measured):
     return GroupPlan.make(Costs(*measured))
 
 
-def planned_with(wires, seen=None, gap_s=0.01, whole_s=0.0):
+def planned_with(wires, seen=None, gap_s=0.01):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
-    times, each = [samples(*wire) for wire in wires], told(SPECS, seen, gap_s, whole_s)
+    times, each = [samples(*wire) for wire in wires], told(SPECS, seen, gap_s)
     return make_plan(CONFIGURATION, SPECS, [each] * len(wires), times, DEFAULT)
 
 

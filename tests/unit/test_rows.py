@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
@@ -13,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import worlds
+from conformance.fuzzing import repaired_frame
 from programs import run_python
 
 from hvd_sparse.codecs.index_value import IndexValue
@@ -24,7 +26,7 @@ from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, PLAIN, SIGNS, address
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import frame_head, write_frame
+from hvd_sparse.wire.frame import frame_head
 
 pytest.importorskip("numba")
 
@@ -114,9 +116,9 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
         }
         if step == SPOILT and collective.rank == 1:
             given["t0"][3] = np.nan
-        kept = {key: gradient.tobytes() for key, gradient in given.items()}
-        brought.append({key: r.tobytes() for key, r in session.reduce(given, scale).items()})
-        assert kept == {key: gradient.tobytes() for key, gradient in given.items()}
+        kept = worlds.bits_of(given)
+        brought.append(worlds.bits_of(session.reduce(given, scale)))
+        assert kept == worlds.bits_of(given)
         brought.append(worlds.snapshot(session))
     memos = {
         position: state.memo for position, state in session.step.transactions.settle_all().items()
@@ -128,24 +130,23 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     return brought, memos, counted
 
 
+def trained(configuration, make=CompiledKernels, dtype="float32", *, waits=True, scale=1.0):
+    def script(collective):
+        return train(collective, configuration, dtype, kernels=make(), waits=waits, scale=scale)
+
+    return worlds.run(2, script)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
     if options.get("memory") == {"id": "error_feedback", "residual": "bfloat16"}:
         dtype = "float32"  # which such a residual asks for
-    configuration = made_of(options)
-
-    def run(waits):
-        def script(collective):
-            kernels = CompiledKernels()
-            return train(
-                collective, configuration, dtype, kernels=kernels, waits=waits, scale=scale
-            )
-
-        return worlds.run(2, script)
-
-    assert run(True) == run(False)
+    rows, walk = (
+        trained(made_of(options), dtype=dtype, waits=waits, scale=scale) for waits in (True, False)
+    )
+    assert rows == walk
 
 
 @pytest.mark.parametrize("memory", ["error_feedback", "momentum_correction", "adam_correction"])
@@ -153,22 +154,15 @@ def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_engine_of_numpy_is_the_oracle_of_the_rows(codec, memory, dtype):
     configuration = made_of({"selector": TOPK, "codec": codec, "memory": memory})
-
-    def run(make):
-        def script(collective):
-            return train(collective, configuration, dtype, kernels=make(), waits=True, scale=1.0)
-
-        return worlds.run(2, script)
-
     sent, summed = CompiledKernels.send_rows, CompiledKernels.sum_rows
     with (
         mock.patch.object(CompiledKernels, "send_rows", autospec=True) as sends,
         mock.patch.object(CompiledKernels, "sum_rows", autospec=True) as sums,
     ):
         sends.side_effect, sums.side_effect = sent, summed
-        compiled = run(CompiledKernels)
+        compiled = trained(configuration, dtype=dtype)
         assert sends.call_count > STEPS and sums.call_count >= 2 * STEPS
-    assert compiled == run(lambda: reference)
+    assert compiled == trained(configuration, lambda: reference, dtype)
 
 
 def test_tensors_on_the_host_are_rows_also_beside_tensors_on_a_device():
@@ -176,21 +170,13 @@ def test_tensors_on_the_host_are_rows_also_beside_tensors_on_a_device():
     from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
 
     configuration, send_rows = made_of({"selector": TOPK}), CompiledKernels.send_rows
-
-    def run(make):
-        def script(collective):
-            kernels = make()
-            return train(
-                collective, configuration, "float32", kernels=kernels, waits=True, scale=1.0
-            )
-
-        return worlds.run(2, script)
-
     with mock.patch.object(CompiledKernels, "send_rows", autospec=True) as sends:
         sends.side_effect = send_rows
-        found = run(lambda: KernelsByPlace(CompiledKernels(), TorchKernels(reference)))
+        found = trained(
+            configuration, lambda: KernelsByPlace(CompiledKernels(), TorchKernels(reference))
+        )
         assert sends.call_count > STEPS
-    assert found == run(CompiledKernels)
+    assert found == trained(configuration)
 
 
 def test_a_vector_that_several_threads_work_on_is_left_out_of_the_rows():
@@ -201,26 +187,13 @@ def test_a_vector_that_several_threads_work_on_is_left_out_of_the_rows():
         sizes[kernels.threads] |= set(rows["numel"].tolist())
         return send_rows(kernels, rows, *others)
 
-    def run(threads):
-        def script(collective):
-            kernels = CompiledKernels(threads)
-            return train(
-                collective, configuration, "float32", kernels=kernels, waits=True, scale=1.0
-            )
-
-        return worlds.run(2, script)
-
     with (
         mock.patch.object(CompiledKernels, "send_rows", noting),
         mock.patch.dict(globals(), SHAPES=shapes),
     ):
-        assert run(1) == run(2)
+        one, two = (trained(configuration, partial(CompiledKernels, threads)) for threads in (1, 2))
+    assert one == two
     assert sizes == {1: {numba.SHARED, 2000}, 2: {2000}}
-
-
-def forged(codec, frame, body):
-    count, dtype = int(frame[12:16].view("<u4")[0]), np.dtype("<f4" if frame[4] == 1 else "<f8")
-    return write_frame(codec.number, dtype, int(frame[8:12].view("<u4")[0]), count, [body])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -236,7 +209,8 @@ def test_of_bodies_of_signs_rows_take_just_those_that_the_codec_takes(numel, cou
             bodies.append(frame[32:].copy())
             bodies[-1][bit >> 3] ^= 1 << (bit & 7)
         for body in bodies:
-            other, out = forged(codec, frame, body), np.full(numel, 5, dtype)
+            repaired = repaired_frame(frame[:32].tobytes() + body.tobytes(), codec)
+            other, out = np.frombuffer(repaired, np.uint8), np.full(numel, 5, dtype)
             rows = np.array([(address(out), numel, 0, 1, 1.0, 0.0)], ARRIVED)
             frames = np.array([(address(other), other.size)], FRAME)
             head = frame_head(codec, out.dtype)

@@ -165,35 +165,3 @@ def test_every_entry_is_sent_in_the_end():
         np.testing.assert_allclose(applied, gradient, rtol=0.2)
 
     worlds.run(1, script)
-
-
-@pytest.mark.parametrize("selector", ["topk", "ldte_bs", "redsync_search"])
-@pytest.mark.parametrize("stop", [3, 4], ids=["where rank 1 leads", "where rank 0 leads"])
-def test_a_run_that_goes_on_from_its_states_is_the_same_bit_for_bit(selector, stop):
-    """Also on a rank that selects nothing in its first step, as another one leads."""
-    specs = worlds.tensors((4000,))
-    configuration = worlds.configure(selector, 0.01, exchange="shared_index")
-
-    def resumed(session, collective):
-        other = Session(configuration, specs, collective)
-        for position, kept in session.step.transactions.settle_all().items():
-            state = other.step.transactions.state_of(position)
-            state.memory.load({name: array.copy() for name, array in kept.memory.arrays().items()})
-            state.restore(
-                kept.steps, kept.threshold, kept.memo, kept.exchange_memo, kept.selected_in
-            )
-        return other
-
-    def script(stops):
-        def run(collective):
-            session, steps = Session(configuration, specs, collective), []
-            for step in range(8):
-                if step == stops:
-                    session = resumed(session, collective)
-                reduced = session.reduce(worlds.normals(specs, collective.rank, step))
-                steps.append((reduced["t0"].tobytes(), worlds.snapshot(session)))
-            return steps
-
-        return run
-
-    assert worlds.run(2, script(stop)) == worlds.run(2, script(None))

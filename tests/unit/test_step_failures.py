@@ -170,8 +170,9 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
             session.driver.decompress(*last)
         assert again.value is caught.value, "the rest of a failed step must fail of the same cause"
         assert snapshot(session) == before
+        return measured_step(session, gradients(collective, 2))
 
-    worlds.run(2, script)
+    assert_conserved(worlds.run(2, script))
 
 
 def test_a_failure_takes_back_no_earlier_step():

@@ -1,13 +1,11 @@
 """What the pass that adds the gradient took along selects the same entries as the whole vector."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
+from conformance.pass_checks import CountingKernels
 from distributions import draw
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.kernels import reference
 from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.tensor_state import TensorState
@@ -28,6 +26,7 @@ CASES = {
     "fixed_threshold, cut": {"threshold": 0.1, "max_density": 0.05},
     "fixed_threshold, signs, cut": {"threshold": 0.1, "max_density": 0.05, "signs_only": True},
 }
+WRITING = ("restore", "clear", "scatter_add")
 STEADY = 0.6
 """Share of the steps, at least, that need nothing beside their first pass; less where a momentum
 makes thresholds rise and fall, or a threshold is searched for now and then."""
@@ -42,22 +41,6 @@ def created(case, *, aims):
     return kind(**options) if "threshold" in options else kind(density=DENSITY, **options)
 
 
-def counting(asked):
-    def noted(name, own):
-        def kernel(*values):
-            if any(isinstance(each, np.ndarray) and each.size == NUMEL for each in values):
-                asked.append(name)
-            return own(*values)
-
-        return kernel
-
-    quiet = ("restore", "clear", "scatter_add", "trim")
-    own = {name: getattr(reference, name) for name in dir(reference) if name[0] != "_"}
-    return SimpleNamespace(
-        **{name: each if name in quiet else noted(name, each) for name, each in own.items()}
-    )
-
-
 def trained(case, distribution, memory, *, aims=True, on_device=False):
     configuration = Configuration(
         selector=created(case, aims=aims),
@@ -66,15 +49,14 @@ def trained(case, distribution, memory, *, aims=True, on_device=False):
         exchange=EXCHANGES.create("allgather"),
         schedule=None,
     )
-    asked = []
-    kernels = counting(asked)
+    kernels = CountingKernels(NUMEL)
     pipeline = Pipeline(configuration, kernels)
     pipeline.rank, pipeline.world_size = 1, 2
     state = TensorState(TensorSpec("w", (NUMEL,), "float32"), configuration)
     state.is_on_device = on_device
     frames, residuals, founds, questions = [], [], [], []
     for step in range(STEPS):
-        asked.clear()
+        kernels.asked.clear()
         size = 10.0 if step == STEPS // 2 else 1.0  # a jump, which no aim foresees
         gradient = (size * draw(distribution, NUMEL, seed=step)).astype(np.float32)
         sent = pipeline.send(state, gradient, dense=False)
@@ -82,7 +64,7 @@ def trained(case, distribution, memory, *, aims=True, on_device=False):
             kernels.restore(*sent.surplus)
         frames.append(sent.frame.tobytes())
         founds.append(sent.found)
-        questions.append(asked[1:])
+        questions.append([name for name in kernels.asked[1:] if name not in WRITING])
         state.commit()
         residuals.append(state.memory.arrays()["residual"].tobytes())
     return frames, residuals, founds, questions

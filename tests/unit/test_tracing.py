@@ -138,8 +138,10 @@ def test_what_is_no_file_is_refused_by_name_and_left_as_it_is(tmp_path, monkeypa
     assert {name: os.lstat(tmp_path / name)[:7] for name in os.listdir(tmp_path)} == before
 
 
-@pytest.mark.parametrize("setting", [".", "..", "/", "./", "folder/", "a/..", "nul\0"])
-def test_a_folder_or_no_path_at_all_is_refused_by_name(tmp_path, monkeypatch, setting):
+@pytest.mark.parametrize(
+    "setting", [".", "..", "/", "./", "folder/", "a/..", "nul\0", "no folder/b.json"]
+)
+def test_what_is_no_path_of_a_file_is_refused_by_name(tmp_path, monkeypatch, setting):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", {SETTING: setting})
     with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is .* cannot be written"):
@@ -204,17 +206,14 @@ def test_an_event_whose_fields_are_wrong_is_refused_by_name(tmp_path, field, cap
     assert "event 2 of timeline" in capsys.readouterr().err
 
 
-def test_every_rank_has_its_own_file(monkeypatch, tmp_path):
+def test_every_rank_has_its_own_file(monkeypatch):
     monkeypatch.delenv("HOROVOD_ELASTIC", raising=False)
     assert path_of("a/b.json", 3).as_posix() == "a/b.3.json"
     assert path_of("a/{rank}/b", 3).as_posix() == "a/3/b"
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     assert path_of("b.json", 3) != path_of("b.json", 2)
     assert path_of("b.json", 3).name.startswith("b.3.")
-    monkeypatch.setenv(SETTING, str(tmp_path / "no folder" / "b.json"))
-    with pytest.raises(InvalidOption, match=r"HVD_SPARSE_TIMELINE is '.*cannot be written"):
-        follow(Spans(), "x", 0)
-    monkeypatch.delenv(SETTING)
+    monkeypatch.delenv(SETTING, raising=False)
     spans = Spans()
     assert follow(spans, "x", 0) is None
     assert spans.now() == 0.0, "nobody asked for a timeline"
