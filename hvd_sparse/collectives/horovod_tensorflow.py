@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,32 @@ class HorovodTensorflowCollective(ProcessSetRanks):
         # Ignore the name scope, because ranks may start the collective in different scopes.
         options |= {"name": name, "process_set": self.process_set, "ignore_name_scope": True}
         return _ThreadPending(lambda: operation(tf.constant(array), **options), name)
+
+
+def broadcast_variables(
+    variables: Sequence[tf.Variable],
+    root_rank: int = 0,
+    process_set: ProcessSet = hvd.global_process_set,
+) -> None:
+    """Broadcast variables from ``root_rank``, in place. Collective; every rank of ``process_set``
+    gives its variables in the same order."""
+
+    @tf.function  # runs the broadcasts at the same time
+    def broadcast() -> None:
+        for position, variable in enumerate(variables):
+            value = variable.read_value()
+            is_unknown = value.dtype == tf.bfloat16  # to Horovod
+            if is_unknown:
+                value = tf.cast(tf.bitcast(value, tf.int16), tf.int32)
+            # Horovod's own function names the broadcast after the variable. The name of a Keras 3
+            # variable differs between a new model and a loaded one, and these ranks would hang.
+            name = f"hvd_sparse.broadcast.{position}"
+            value = hvd.broadcast(value, root_rank, name=name, process_set=process_set)
+            if is_unknown:
+                value = tf.bitcast(tf.cast(value, tf.int16), tf.bfloat16)
+            variable.assign(value)
+
+    broadcast()
 
 
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {

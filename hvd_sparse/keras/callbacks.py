@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from hvd_sparse.checks import check_number
-from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import values_of
@@ -31,7 +31,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         if self._is_done or not self._process_set.included():
             return
         for variables in (self.model.weights, self.model.optimizer.variables):
-            hvd.broadcast_variables(values_of(variables), self._root_rank, self._process_set)
+            broadcast_variables(values_of(variables), self._root_rank, self._process_set)
         self._is_done = True
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from horovod.tensorflow import elastic
 
-from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.elastic import WithCompressor
@@ -78,4 +78,4 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
             variable.assign(saved)
 
     def _broadcast(self) -> None:
-        hvd.broadcast_variables(values_of(self._variables()), 0)
+        broadcast_variables(values_of(self._variables()))

@@ -15,6 +15,9 @@ from hvd_sparse.tensorflow.optimizer import derive, inner_of, is_optimizer_of_ke
 from hvd_sparse.tensorflow.variables import callers, check_names, refuse_xla, value_of, values_of
 from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
+SCOPE = "hvd_sparse/"
+"""Name scope of collectives, in place of Keras's scope, which is the optimizer's name: Keras counts
+optimizers in these names, so ranks that made other optimizers before would wait for each other."""
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
     "a LossScaleOptimizer skips a step only on ranks whose gradients are not finite, and the "
@@ -116,7 +119,8 @@ class _Distributed:
         values = values_of(variables)
         if isinstance(self._hvd_sparse_groups, list):
             check_names([value.name for value in values])
-        return self._allreduce_grads(list(gradients), values)
+        with tf.name_scope(SCOPE):
+            return self._allreduce_grads(list(gradients), values)
 
 
 class _Reducing(_Distributed):
@@ -178,7 +182,9 @@ class _Agreeing(_Distributed):
         if not members.included():
             return is_finite
         mine = tf.cast(is_finite, tf.float32)
-        least = hvd.allreduce(mine, op=hvd.Min, name="hvd_sparse.is_finite", process_set=members)
+        name = "hvd_sparse.is_finite"
+        with tf.name_scope(SCOPE):
+            least = hvd.allreduce(mine, op=hvd.Min, name=name, process_set=members)
         return least > 0
 
 

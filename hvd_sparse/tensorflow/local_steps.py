@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from hvd_sparse.collectives.horovod_tensorflow import hvd
+from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
@@ -67,7 +67,7 @@ class LocalSteps(LocalStepsBase):
         self._lr, self._momentum, self._nesterov = outer_lr, outer_momentum, nesterov
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
-        _broadcast(self._variables)
+        broadcast_variables(self._variables)
         # Leave out the model's name, as in compressors: a loaded Keras 3 model has another.
         prefix = self._source.prefix
         names = [v.name.removeprefix(prefix).partition(":")[0] for v in self._variables]
@@ -124,16 +124,3 @@ class LocalSteps(LocalStepsBase):
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
             for variable, value in zip(kept, state[name]):
                 variable.assign(value)
-
-
-def _broadcast(variables: Sequence[tf.Variable]) -> None:
-    """Broadcast variables from rank 0, in place. Horovod needs bfloat16 as integers."""
-    known = [variable for variable in variables if variable.dtype != tf.bfloat16]
-    if known:
-        hvd.broadcast_variables(known, root_rank=0)
-    for position, variable in enumerate(variables):
-        if variable.dtype == tf.bfloat16:
-            bits = tf.bitcast(variable.read_value(), tf.int16)
-            name = f"hvd_sparse.local_steps.{position}"
-            bits = tf.cast(hvd.broadcast(tf.cast(bits, tf.int32), 0, name=name), tf.int16)
-            variable.assign(tf.bitcast(bits, tf.bfloat16))

@@ -204,6 +204,7 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     can serve this call. The graph may later run with another variable: see `runtime_token`."""
     refuse_tensorflow_1()
     refuse_xla()
+    _refuse_replicas()
     site = CallSite()
     group: list[int] | None = None
     for frame in callers():
@@ -338,3 +339,15 @@ def refuse_xla() -> None:
                 "Horovod: give model.compile(..., jit_compile=False), because Keras 3 turns it "
                 "on by itself if there is a GPU, or leave jit_compile=True out of tf.function"
             )
+
+
+def _refuse_replicas() -> None:
+    """Raise UnsupportedInput in a ``tf.distribute`` strategy with several replicas, because all
+    replicas of a process would send their gradients through one compressor."""
+    strategy = tf.distribute.get_strategy()
+    if (count := strategy.num_replicas_in_sync) > 1:
+        raise UnsupportedInput(
+            f"this step runs on {count} replicas of {type(strategy).__name__}, and a compressor "
+            "belongs to one: leave tf.distribute out, and start one process for each device, as in "
+            f"horovodrun -np {count}"
+        )

@@ -64,6 +64,20 @@ def in_a_trace(compression_of):
     return caught(train)
 
 
+def in_replicas(count):
+    def train():
+        strategy = tf.distribute.MirroredStrategy([f"cpu:{i}" for i in range(count)])
+        variables = [weight()]
+        compressor = Compression.topk(variables, density=0.1)
+        loss = linear_loss(variables, [tf.ones((40, 40))])
+        try:
+            strategy.run(tf.function(lambda: tape_gradients(loss, variables, compressor)))
+        finally:
+            compressor.close()
+
+    return caught(train)
+
+
 def same_variable_twice():
     return 2 * [weight()]
 
@@ -171,6 +185,11 @@ KERAS_2 = {
         lambda: in_a_trace(partial(Compression.auto, density=0.1)),
         TRACED,
     ),
+    "two_replicas_of_tf_distribute": (
+        lambda: in_replicas(2),
+        "UnsupportedInput; 2 replicas of MirroredStrategy; one process for each device",
+    ),
+    "one_replica_of_tf_distribute": (lambda: in_replicas(1), ACCEPTED),
     "an_unbuilt_model": (
         lambda: caught(lambda: Compression.topk(unbuilt_model(), density=0.1)),
         ACCEPTED,
