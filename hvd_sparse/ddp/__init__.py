@@ -32,6 +32,17 @@ REFUSED = {
 }
 """Settings of DDP with which the hook cannot work, and the reasons."""
 
+SHARDED = (
+    "FSDP gives hooks gradients that it has already reduced, so nothing can be compressed: use "
+    "DistributedDataParallel in place of FSDP"
+)
+NOT_WRAPPED = {
+    "FullyShardedDataParallel": SHARDED,
+    "FSDPModule": SHARDED,
+    "OptimizedModule": "register the DistributedDataParallel model first, and compile it then",
+}
+"""Classes of models that are not DDP's, by name, and what to do instead."""
+
 
 class Compression(Methods):
     """The named methods for models of DistributedDataParallel; ``register`` calls them."""
@@ -118,10 +129,13 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
 
 def _check_model(model: Params) -> None:
     if not isinstance(model, DistributedDataParallel):
-        raise InvalidOption(
-            f"the model is {type(model).__name__}: first wrap it, as in model = "
-            "torch.nn.parallel.DistributedDataParallel(model), and register the result"
+        bases = (base.__name__ for base in type(model).__mro__)
+        usual = (
+            "first wrap it, as in model = torch.nn.parallel.DistributedDataParallel(model), and "
+            "register the result"
         )
+        remedy = next((NOT_WRAPPED[base] for base in bases if base in NOT_WRAPPED), usual)
+        raise InvalidOption(f"the model is {type(model).__name__}: {remedy}")
     if model._comm_hooks:
         hook = model._comm_hooks[0][0]
         raise InvalidOption(

@@ -238,8 +238,9 @@ class DdpCompressor(ParameterCompressor):
             if parameter not in held:
                 self.close()
                 raise InvalidOption(
-                    f"tensor {spec.key!r} is in none of the optimizer's parameter groups: make the "
-                    "optimizer from the registered model's parameters, or leave out optimizer="
+                    f"tensor {spec.key!r} is in none of the optimizer's parameter groups: give one "
+                    "optimizer that has all parameters of the registered model, or leave out "
+                    "optimizer="
                 )
         super().take_over(optimizer)
         # torch wraps hooks around the step of a class when an object of it is created. Here no

@@ -26,6 +26,7 @@ from hvd_sparse.errors import (
     SparseError,
 )
 from hvd_sparse.frontend.compressor import check_process_set
+from hvd_sparse.frontend.torch.applying import KeepingGroups
 from hvd_sparse.frontend.torch.arrays import (
     check_accumulator,
     check_device,
@@ -341,13 +342,14 @@ class TorchCompressor(ParameterCompressor):
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
-        rank, or outside of the process set, Horovod calls no compressor, and the optimizer is
-        unchanged."""
+        rank, or outside of the process set, Horovod calls no compressor, and the optimizer does its
+        own work."""
         is_alone = hvd.size() == 1 and not is_elastic()
         if not self.process_set.included() or is_alone:
             bound = self.configuration.clip_grad_norm
             if bound is not None:
                 self._clips_alone = clip_alone(self._parameters, bound)
+            KeepingGroups.mix_into(optimizer)
             return
         super().take_over(optimizer)
 

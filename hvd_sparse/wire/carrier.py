@@ -208,7 +208,8 @@ class CarrierLayout:
             if rate is not None:
                 words += (
                     f"; the density follows the learning rate, which is {rate:g} on this rank: "
-                    "step schedulers on all ranks alike"
+                    "step schedulers on all ranks alike, and let a worker that joins an elastic "
+                    "run load the scheduler's state"
                 )
             raise RankMismatch(words)
         raise ReplicaMismatch(

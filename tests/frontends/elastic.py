@@ -64,20 +64,34 @@ def of_torch():
     compressor = compressor_of(named, groups="planned")
     descent = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(descent, named_parameters=named, compression=compressor)
+    # From Horovod's optimizer, which shares no learning rate with ``descent`` after a restore.
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 
     def take_step(gradients, may_die):
+        scheduler.load_state_dict(state.schedule)  # as the guide asks; a new worker has to
         optimizer.zero_grad()
         fw.give_gradients(
             {model[key]: torch.from_numpy(g).to(place) for key, g in gradients.items()}
         )
         may_die()
         optimizer.step()
+        scheduler.step()
+        state.schedule = scheduler.state_dict()
         return flat(model[key].grad.cpu() for key in SHAPES)
 
+    def replica():
+        rate = torch.tensor([optimizer.param_groups[0]["lr"]])
+        return [*(parameter.cpu() for parameter in model.parameters()), rate]
+
     state = hvd.elastic.TorchState(
-        model=model, optimizer=optimizer, compressor=compressor, books=empty_books(), step=0
+        model=model,
+        optimizer=optimizer,
+        compressor=compressor,
+        schedule=scheduler.state_dict(),
+        books=empty_books(),
+        step=0,
     )
-    return state, take_step, lambda: [parameter.cpu() for parameter in model.parameters()]
+    return state, take_step, replica
 
 
 def of_tensorflow():

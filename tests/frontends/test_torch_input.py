@@ -1,5 +1,8 @@
 """What PyTorch's ``Compression`` refuses before any training, by names and with the way out."""
 
+import copy
+import pickle
+
 import horovod.torch as hvd
 import pytest
 import torch
@@ -86,3 +89,21 @@ def test_horovod_must_have_been_started(monkeypatch):
 )
 def test_process_sets_that_horovod_does_not_know_are_refused(process_set):
     refused(InvalidOption, "process_set", process_set=process_set)
+
+
+def test_outside_of_the_process_set_a_loaded_state_leaves_schedulers_their_effect(monkeypatch):
+    """As on one rank: Horovod calls no compressor, and the optimizer does its own work."""
+    monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set: False)
+    trained = model()
+    optimizer = torch.optim.SGD(trained.parameters(), lr=1.0, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    named = list(trained.named_parameters())
+    compressor = Compression.topk(named, density=0.1, optimizer=optimizer)
+    # As Horovod derives its optimizer.
+    derived = type("SGD", (type(optimizer),), {})(optimizer.param_groups, lr=1.0)
+    derived.load_state_dict(copy.deepcopy(derived.state_dict()))
+    optimizer.step()
+    scheduler.step()
+    compressor.close()
+    assert derived.param_groups[0]["lr"] == 0.5
+    assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
@@ -44,6 +46,21 @@ def handle(model):
 def test_a_bare_model_is_refused():
     with pytest.raises(InvalidOption, match=r"the model is Linear: first wrap it"):
         register(nn.Linear(2, 2), density=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching")
+def test_a_model_of_fsdp_is_refused():
+    with pytest.raises(InvalidOption, match=r"DataParallel: FSDP gives hooks gradients that it"):
+        register(FullyShardedDataParallel(nn.Linear(2, 2), device_id=torch.device("cpu")))
+    sharded = nn.Linear(2, 2)
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(InvalidOption, match=r"FSDPLinear: FSDP gives hooks gradients that it"):
+        register(sharded)
+
+
+def test_a_model_that_was_compiled_first_is_refused(model):
+    with pytest.raises(InvalidOption, match=r"register the DistributedDataParallel model first"):
+        register(torch.compile(model, backend="eager"), density=0.1)
 
 
 def test_a_second_hook_is_refused_by_name():

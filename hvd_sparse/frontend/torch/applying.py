@@ -39,15 +39,40 @@ PRODUCT = "mu_product"
 """Key in NAdam's state: the product of the momentum coefficients of all steps so far."""
 
 
-class Applying:
+class KeepingGroups:
+    """Mixin for an optimizer from which Horovod makes its own. The two share the dictionaries of
+    their parameter groups, and schedulers write to these. torch's ``load_state_dict`` would replace
+    the dictionaries of Horovod's optimizer, so that schedulers would no longer have an effect."""
+
+    hvd_sparse_base: type[torch.optim.Optimizer]
+    param_groups: list[Settings]
+
+    def load_state_dict(self, state_dict: Settings) -> None:
+        groups = self.param_groups
+        super().load_state_dict(state_dict)  # type: ignore[misc]
+        for group, loaded in zip(groups, self.param_groups):
+            group.clear()
+            group.update(loaded)
+        self.param_groups = groups
+
+    def __reduce__(self) -> Value:
+        """Pickle and copy the object as an optimizer of the original class."""
+        return object.__new__, (self.hvd_sparse_base,), self.__getstate__()  # type: ignore
+
+    @staticmethod
+    def mix_into(optimizer: torch.optim.Optimizer) -> None:
+        base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
+        members = {"hvd_sparse_base": base, "__module__": base.__module__}
+        optimizer.__class__ = type(base.__name__, (KeepingGroups, base), members)
+
+
+class Applying(KeepingGroups):
     """Mixin for an optimizer that was given as ``optimizer=``. Its ``step`` subtracts the learning
     rate times the compressor's result from each compressed parameter, and updates the other
     parameters as the original class does. Hooks and schedulers work as before."""
 
-    hvd_sparse_base: type[torch.optim.Optimizer]
     hvd_sparse_compressor: Any
     defaults: Settings
-    param_groups: list[Settings]
     state: Any
 
     _opt_called: bool
@@ -176,15 +201,8 @@ class Applying:
         taken, the compressor keeps its own moments, because the state has those of rank 0."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
-        groups = self.param_groups
         self.hvd_sparse_compressor.made_states.clear()
-        super().load_state_dict(state_dict)  # type: ignore[misc]
-        # Schedulers write to the groups of the optimizer from which Horovod's was made. Both share
-        # these dictionaries, and torch has just replaced them, so put the old ones back.
-        for group, loaded in zip(groups, self.param_groups):
-            group.clear()
-            group.update(loaded)
-        self.param_groups = groups
+        super().load_state_dict(state_dict)
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         for index, parameter in zip(saved, parameters):
