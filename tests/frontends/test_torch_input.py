@@ -19,6 +19,8 @@ def two_ranks(monkeypatch):
     monkeypatch.setattr(
         hvd.ProcessSet, "size", lambda process_set: size[process_set.process_set_id is not None]
     )
+    monkeypatch.setattr(hvd, "size", lambda: 2)
+    monkeypatch.setattr(hvd, "rank", lambda: 0)
 
 
 def model():
