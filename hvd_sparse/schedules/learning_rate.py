@@ -8,7 +8,8 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. The memory then sends no entries (see ``DirectionState``)."""
+"""Density at a learning rate of 0. Memories that compute an optimizer's updates then send no
+entries (see ``DirectionState``); with other memories, selectors send one."""
 
 
 @SCHEDULES.register("learning_rate")

@@ -61,7 +61,7 @@ def test_no_launch_waits_for_the_device_or_reads_it_on_the_host():
     done = work("launch_worker")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert len(told["found"]) == 11
+    assert len(told["found"]) == 7
     for what, seen in told["found"].items():
         assert (seen["waits"], seen["forbidden"]) == (0, []), what
         passes = ["take_blocks", "add_up_counts", "order_taken"]

@@ -59,11 +59,13 @@ class KeepingGroups:
         """Pickle and copy the object as an optimizer of the original class."""
         return object.__new__, (self.hvd_sparse_base,), self.__getstate__()  # type: ignore
 
-    @staticmethod
-    def mix_into(optimizer: torch.optim.Optimizer) -> None:
+    @classmethod
+    def mix_into(cls, optimizer: torch.optim.Optimizer, **members: Any) -> None:
+        """Change the optimizer's class to one with this mixin and the class attributes ``members``.
+        The object stays, because the user's schedulers and scalers hold it."""
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
-        members = {"hvd_sparse_base": base, "__module__": base.__module__}
-        optimizer.__class__ = type(base.__name__, (KeepingGroups, base), members)
+        members = {"hvd_sparse_base": base, "__module__": base.__module__, **members}
+        optimizer.__class__ = type(base.__name__, (cls, base), members)
 
 
 class Applying(KeepingGroups):
@@ -277,14 +279,7 @@ class Follower:
     optimizer's class to a subclass of ``Applying``, from which Horovod then derives a class."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
-        base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
-        members = {
-            "hvd_sparse_base": base,
-            "hvd_sparse_compressor": compressor,
-            "__module__": base.__module__,
-        }
-        # Change the object's class, because the user's schedulers and scalers hold the object.
-        optimizer.__class__ = type(base.__name__, (Applying, base), members)
+        Applying.mix_into(optimizer, hvd_sparse_compressor=compressor)
         # A scheduler that was made before has stored the old ``step`` on the object.
         vars(optimizer).pop("step", None)
         # With this attribute, a GradScaler expects that ``step`` unscales gradients.
