@@ -12,6 +12,7 @@ version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so some entr
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
+from hvd_sparse.frontend.torch.compressor import shorten, squares_of
 from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
@@ -189,7 +191,9 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
     def look(optimizer: Optimizer, *_: object) -> None:
         held = {p for group in optimizer.param_groups for p in group["params"]}
         if mine & held:
-            torch.nn.utils.clip_grad_norm_(held, bound)
+            # Not by torch's ``clip_grad_norm_``, which fails at sparse gradients.
+            gradients = [p.grad for p in held if p.grad is not None]
+            shorten(gradients, math.sqrt(squares_of(gradients)), bound)
 
     return register_optimizer_step_pre_hook(look)
 

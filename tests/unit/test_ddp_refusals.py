@@ -307,16 +307,18 @@ def test_everything_sent_trains_as_with_torchs_clipping(name, scaled):
         assert tops == pytest.approx(plain_tops, rel=1e-4)
 
 
-def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does():
+@pytest.mark.parametrize("sparse", [False, True])
+def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does(sparse):
     gradients = pytest.importorskip("hvd_sparse.torch.gradients", exc_type=ImportError)
-    ends = []
+    rows, ends = torch.tensor([0, 2, 2]), []
     for is_ours in (True, False):
-        weight = nn.Parameter(torch.linspace(-1.0, 1.0, 12))
+        weight = nn.Parameter(torch.linspace(-1.0, 1.0, 12).view(4, 3))
         optimizer, other = torch.optim.SGD([weight], 0.1), torch.optim.SGD([nn.Parameter()], 0.1)
         handle = gradients.clip_alone([weight], BOUND) if is_ours else None
         for _ in range(3):
             optimizer.zero_grad()
-            weight.square().sum().backward()
+            looked_up = nn.functional.embedding(rows, weight, sparse=sparse and is_ours)
+            looked_up.square().sum().backward()
             if handle is None:
                 torch.nn.utils.clip_grad_norm_([weight], BOUND)
             other.step()
@@ -324,7 +326,7 @@ def test_of_one_rank_alone_horovod_clips_nothing_and_the_step_does():
         if handle is not None:
             handle.remove()
         ends.append(weight.detach())
-    assert torch.equal(*ends)
+    torch.testing.assert_close(*ends)
 
 
 def test_a_gradient_that_is_not_finite_is_seen_as_ever():

@@ -125,18 +125,14 @@ class ParameterCompressor(Compressor):
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
-        parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-        squares = sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)
-        mine = np.array([squares / self._scale() ** 2])
+        mine = np.array([squares_of(gradients) / self._scale() ** 2])
         with waiting(self, NORM):
             sum_of = self.collective.allreduce(mine, f"hvd_sparse.{self.name}.norm")
             (total,) = sum_of.wait(self.configuration.timeout_s)
         norm = math.sqrt(total / ranks) if total >= 0 else math.nan
         if is_sum:
             norm *= ranks
-        if norm > bound and math.isfinite(norm):
-            for gradient in gradients:
-                gradient.mul_(bound / (norm + SMALLEST))
+        shorten(gradients, norm, bound)
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
@@ -251,6 +247,17 @@ class ParameterCompressor(Compressor):
         self._is_closed = True
         # The optimizer's class holds this object, which must not hold Horovod's optimizer.
         self._follower = self.step.pace_of = None
+
+
+def squares_of(gradients: Sequence[torch.Tensor]) -> float:
+    parts = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    return sum(float(torch.linalg.vector_norm(p, dtype=torch.float64)) ** 2 for p in parts)
+
+
+def shorten(gradients: Sequence[torch.Tensor], norm: float, bound: float) -> None:
+    if norm > bound and math.isfinite(norm):
+        for gradient in gradients:
+            gradient.mul_(bound / (norm + SMALLEST))
 
 
 class StepScale:
