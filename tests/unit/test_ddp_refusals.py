@@ -122,6 +122,14 @@ def test_a_ddp_that_passes_buckets_over_is_refused():
         register(model, density=0.1)
 
 
+def test_a_ddp_that_reduces_gradients_beside_buckets_is_refused():
+    bare = nn.Linear(2, 2)
+    delayed = {"delay_all_reduce_named_params": [("weight", bare.weight)]}
+    model = DistributedDataParallel(bare, param_to_hook_all_reduce=bare.bias, **delayed)
+    with pytest.raises(InvalidOption, match="DDP has delay_all_reduce_params: "):
+        register(model, density=0.1)
+
+
 def test_a_closed_compressor_refuses_its_model(model, handle):
     handle.close()
     with pytest.raises(InvalidOption, match=r"closed, but DDP keeps its hook"):
