@@ -25,8 +25,8 @@ REMEDY = (
 REFUSED = {
     "skip_all_reduce_unused_params": "it would call the hook for some of its buckets only: leave "
     "it out, find_unused_parameters=True is enough",
-    "_delay_all_reduce_params": "DDP would reduce these gradients beside the hook, and not wait for "
-    "the result on the CPU: leave delay_all_reduce_named_params out",
+    "_delay_all_reduce_params": "DDP would reduce these gradients beside the hook, and would not "
+    "wait for the results on the CPU: leave delay_all_reduce_named_params out",
     "mixed_precision": "parameters change their dtype in a step: leave it out, and train under "
     "torch.autocast",
     "_use_python_reducer": "torch.compile's optimize_ddp='python_reducer' calls hooks without "

@@ -46,7 +46,8 @@ class DdpCompressor(ParameterCompressor):
     clips_all_gradients = True
     way_of_gradients = (
         "run the backward pass through the DDP model that was registered, not through its .module, "
-        "and the last one before a step outside of no_sync()"
+        "and the last one before a step outside of no_sync(); if some parameters get no gradient, "
+        "give DistributedDataParallel find_unused_parameters=True"
     )
     clipping_remedy = "leave that out and give clip_grad_norm=1.0 to register()"
     way_to_remake = (

@@ -108,7 +108,7 @@ def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name):
     same(trained(name, loss, hands_over=True), trained(name, loss, hands_over=False))
 
 
-@pytest.mark.parametrize("passed_by", ["module", "no_sync"])
+@pytest.mark.parametrize("passed_by", ["module", "no_sync", "frozen"])
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_through_it(
     passed_by, set_to_none
@@ -123,10 +123,14 @@ def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_t
     optimizer.zero_grad(set_to_none)
     if passed_by == "module":
         loss_of(model.module, 1).backward()
-    else:
+    elif passed_by == "no_sync":
         with model.no_sync():
             loss_of(model, 1).backward()
-    with pytest.raises(InvalidOption, match=r"'weight' has a gradient that.*not through its \.mod"):
+    else:  # DDP waits for the gradient of the bias, and reduces nothing
+        model.module.bias.requires_grad_(False)
+        loss_of(model, 1).backward()
+    words = r"'weight' has a gradient that.*not through its \.mod.*find_unused_parameters=True"
+    with pytest.raises(InvalidOption, match=words):
         optimizer.step()
     for parameter, old in zip(model.parameters(), before):
         assert torch.equal(parameter, old)
