@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -61,6 +61,7 @@ class Task:
     parameters: int
     matrices: int  # tensors of more than one dimension
     is_loss: bool = False  # less is better
+    epsilon: float = 1e-8  # of AdamW
 
 
 def _ladder(middle: float) -> tuple[float, ...]:
@@ -82,3 +83,6 @@ TASKS = {
         lambda _: vgg(), "momentum", 16, 1500, _ladder(0.02), 3_797_962, 6,
     ),
 }  # fmt: skip
+TASKS["words_epsilon"] = replace(
+    TASKS["words"], title=f"{TASKS['words'].title}, epsilon 3e-5 in AdamW", epsilon=3e-5
+)

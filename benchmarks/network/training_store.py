@@ -11,7 +11,7 @@ from typing import Any
 
 PEER_DENSITY = 0.01
 """Density of exact top-k and DGC, the one that GRACE's authors use."""
-TASK_NAMES = ("perceptron", "words", "vgg")
+TASK_NAMES = ("perceptron", "words", "words_epsilon", "vgg")
 
 
 @dataclass(frozen=True)

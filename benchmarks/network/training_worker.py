@@ -113,7 +113,7 @@ def _optimizer(
 ) -> torch.optim.Optimizer:
     """Return the task's optimizer, without momentum for matrices if the method has its own."""
     if task.optimizer == "adamw":
-        return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=0.01)
+        return torch.optim.AdamW(network.parameters(), lr=rate, eps=task.epsilon, weight_decay=0.01)
     corrected = [p for p in network.parameters() if has_momentum and p.dim() > 1]
     others = [p for p in network.parameters() if not has_momentum or p.dim() == 1]
     groups = [{"params": corrected, "momentum": 0.0}] if corrected else []
