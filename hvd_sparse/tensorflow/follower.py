@@ -11,11 +11,14 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import tensorflow as tf
 
+from hvd_sparse.collectives.contract import is_elastic
+from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import OF_MUON, Rates
@@ -41,6 +44,7 @@ from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
 
+Update = Callable[[], Value]
 LISTS = {
     "momentum": "momentums",
     "mean": "_momentums",
@@ -76,11 +80,12 @@ class ApplyingOfKeras3(Showing):
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
-        if not self.hvd_sparse_follower.updates(variable):
-            super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
-            return
         rate = tf.cast(learning_rate, variable.dtype)
-        self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype))  # type: ignore[attr-defined]
+        self.hvd_sparse_follower.update(
+            variable,
+            lambda: self.assign_sub(variable, rate * tf.cast(gradient, variable.dtype)),  # type: ignore[attr-defined]
+            partial(super().update_step, gradient, variable, learning_rate),  # type: ignore[misc]
+        )
 
 
 class Applying(Showing):
@@ -93,10 +98,12 @@ class Applying(Showing):
         return super().apply_gradients(pairs, *args, **options)  # type: ignore[misc]
 
     def update_step(self, gradient: Value, variable: Value) -> None:
-        if not self.hvd_sparse_follower.updates(variable):
-            super().update_step(gradient, variable)  # type: ignore[misc]
-            return
-        variable.assign_sub(tf.cast(self.learning_rate, variable.dtype) * gradient)  # type: ignore[attr-defined]
+        rate = tf.cast(self.learning_rate, variable.dtype)  # type: ignore[attr-defined]
+        self.hvd_sparse_follower.update(
+            variable,
+            lambda: variable.assign_sub(rate * gradient),
+            partial(super().update_step, gradient, variable),  # type: ignore[misc]
+        )
 
 
 class ApplyingLegacy(Applying):
@@ -113,10 +120,12 @@ class ApplyingLegacy(Applying):
     def _resource_apply_dense(
         self, gradient: Value, variable: Value, apply_state: Value = None
     ) -> Value:
-        if not self.hvd_sparse_follower.updates(variable):
-            return super()._resource_apply_dense(gradient, variable, apply_state)  # type: ignore[misc]
         rate = self._decayed_lr(variable.dtype.base_dtype)  # type: ignore[attr-defined]
-        return variable.assign_sub(rate * gradient, read_value=False)
+        return self.hvd_sparse_follower.update(
+            variable,
+            lambda: variable.assign_sub(rate * gradient, read_value=False),
+            partial(super()._resource_apply_dense, gradient, variable, apply_state),  # type: ignore[misc]
+        )
 
 
 class Follower:
@@ -215,10 +224,17 @@ class Follower:
                 "by an optimizer of their own, or leave out optimizer="
             )
 
-    def updates(self, variable: Value) -> bool:
-        """Return whether ``variable`` is compressed, so that the memory computes its updates."""
+    def update(self, variable: Value, ours: Update, keras_own: Update) -> Value:
+        """Run ``ours`` if the memory computes the updates of ``variable``, otherwise ``keras_own``:
+        if the variable is not compressed, or if an elastic run has a single rank, on which Horovod
+        calls no compressor."""
         assert self._step is not None  # ``check`` raises before
-        return self._index.lookup(value_of(variable)) in self._step.compressed
+        if self._index.lookup(value_of(variable)) not in self._step.compressed:
+            return keras_own()
+        if not is_elastic():
+            return ours()
+        # In a graph, because the graph is not traced again if ranks leave or join.
+        return tf.cond(hvd.size_op() > 1, lambda: (ours(), 0)[1], lambda: (keras_own(), 0)[1])
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a float64 vector of the loss scale, the learning rate, the memory's

@@ -11,7 +11,8 @@ from functools import partial
 os.environ["TF_USE_LEGACY_KERAS"] = "0" if sys.argv[1] == "3" else "1"
 
 import tensorflow as tf
-from _common import caught, run_cases
+from _common import SPARSE_ONLY, caught, run_cases
+from _keras_models import DistributedOptimizer, fit, make_built_model, weights_of
 from _tensorflow_cases import Compression, begin, hvd, linear_loss, tape_gradients
 
 
@@ -110,6 +111,28 @@ class EmptyModule(tf.Module):
     """A module that has no variables before it is called, and that raises no error of its own."""
 
 
+def fit_of_the_last_worker(make):
+    """Compare fits with and without ``optimizer=`` in an elastic run that has lost its other
+    workers: there, Horovod calls no compressor."""
+
+    def train():
+        ends = []
+        for is_handed in (False, True):
+            model, optimizer = make_built_model(), make()
+            handed = {"optimizer": optimizer} if is_handed else {}
+            compressor = Compression.topk(model, density=0.1, **handed, **SPARSE_ONLY)
+            fit(model, DistributedOptimizer(optimizer, compression=compressor))
+            compressor.close()
+            ends.append(weights_of(model))
+        assert (ends[0] == ends[1]).all()
+
+    os.environ["HOROVOD_ELASTIC"] = "1"
+    try:
+        return caught(train)
+    finally:
+        del os.environ["HOROVOD_ELASTIC"]
+
+
 ACCEPTED = "nothing was raised"
 OF_GRAPH = "UnsupportedInput; graph of TensorFlow 1; hvd.DistributedGradientTape"
 OF_VARIABLE = "UnsupportedInput; 'old:0' is in a graph of TensorFlow 1; without tf.Graph"
@@ -121,6 +144,10 @@ made, used = partial(partial, made_with), partial(partial, used_with)
 
 def one_weight():
     return [weight()]
+
+
+def sgd(optimizers=tf.keras.optimizers):
+    return optimizers.SGD(0.05, momentum=0.9)
 
 
 KERAS_2 = {
@@ -195,6 +222,11 @@ KERAS_2 = {
         ACCEPTED,
     ),
     "a_name_of_all_letters": (used(one_weight, name="A_z.0/b-"), ACCEPTED),
+    "sgd_of_the_last_worker": (lambda: fit_of_the_last_worker(sgd), ACCEPTED),
+    "legacy_sgd_of_the_last_worker": (
+        lambda: fit_of_the_last_worker(lambda: sgd(tf.keras.optimizers.legacy)),
+        ACCEPTED,
+    ),
     "an_integer_that_is_not_trained": (
         made(lambda: [weight(), tf.Variable(3, trainable=False, name="counter")]),
         ACCEPTED,
@@ -221,6 +253,7 @@ def fit_of_keras_3():
 KERAS_3 = {
     "an_unbuilt_model": KERAS_2["an_unbuilt_model"],
     "a_fit_of_one_rank": (fit_of_keras_3, ACCEPTED),
+    "sgd_of_the_last_worker": KERAS_2["sgd_of_the_last_worker"],
 }
 WITHOUT_EAGER = f"{OF_GRAPH}; disable_eager_execution; fp16"
 variable = tf.compat.v1.get_variable
