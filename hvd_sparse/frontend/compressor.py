@@ -176,7 +176,8 @@ class Compressor:
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Set the measured density of each tensor, by name. Policies call this between steps."""
+        """Use the densities, by tensor name, that a policy has computed from its measurements.
+        Policies call this between steps."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 

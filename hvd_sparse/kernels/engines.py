@@ -114,17 +114,7 @@ def is_fast_installed() -> bool:
 @cache
 def _compiled(threads: int) -> Kernels:
     # Imported here, because only this engine needs the package.
-    from numba.core.event import Listener, install_listener
-
-    class Notice(Listener):  # type: ignore[misc]
-        def on_start(self, event: object) -> None:
-            _say_compiling()
-
-        def on_end(self, event: object) -> None:
-            """Do nothing, because the start is enough."""
-
-    with install_listener("numba:compile", Notice()):  # not called if numba finds its cache
-        from hvd_sparse.kernels.numba import CompiledKernels
+    from hvd_sparse.kernels.numba import CompiledKernels
 
     return CompiledKernels(threads)
 
@@ -176,12 +166,4 @@ def _say_slow() -> None:
     logger.warning(
         "gradients are selected by plain numpy, several times slower than compiled code: pip "
         "install 'hvd-sparse[fast]', or give engine='numpy' to silence this"
-    )
-
-
-@lru_cache(maxsize=1)
-def _say_compiling() -> None:
-    logger.warning(
-        "numba compiles the kernels, which takes a minute or more; later starts on this machine "
-        "read them from a cache"
     )

@@ -135,7 +135,8 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Let the step begin at its first gradient, because in graphs ``begin`` runs earlier."""
+        """Count the step's time from its first gradient. In graphs of TensorFlow, ``begin`` runs
+        earlier."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 

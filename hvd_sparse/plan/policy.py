@@ -120,7 +120,7 @@ class Policy:
         """Called after a checkpoint was loaded, with the loaded state of each tensor, by name."""
 
     def regrouped(self, groups: object) -> None:
-        """Called after the program has set the option ``groups``."""
+        """Called after the program has changed the groups by ``regroup``."""
 
     def forget_world(self, owner: Owner) -> None:
         """Called after the ranks have changed in an elastic run. Start over."""

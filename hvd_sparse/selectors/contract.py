@@ -183,7 +183,7 @@ class Selector(Options):
     def band(self, numel: int) -> Band | None:
         """Return the band by which ``cut`` decides: all candidates are selected if their number is
         in the band, and the ``wanted`` largest if the number is above the band. None if the
-        selector has no aim, or if its ``cut`` uses more than the number of candidates."""
+        selector has no aim, or if its ``cut`` does not decide by the number of candidates alone."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:

@@ -199,7 +199,8 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add extracted entries back to their vector, which may be the only buffer."""
+        """Add extracted entries back to their vector. Without ``rollback``, the vector is the only
+        buffer, and the entries would be lost."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 

@@ -53,8 +53,9 @@ LISTS = {
 }
 """Maps the name of a memory's array to Keras's attribute with the same moments."""
 OVERWRITTEN = 1e-30
-"""Momentum that is used in place of 0 with Keras 2, because a step of Keras 2 without momentum
-replaces the velocity by the gradient. Memories, torch and Keras 3 leave the velocity unchanged."""
+"""Momentum that memories get in place of 0 with Keras 2. In a step with momentum 0, Keras 2
+replaces the velocity by the gradient; memories, torch and Keras 3 leave it unchanged. With this
+tiny momentum, memories replace it, too."""
 
 
 class Showing:
@@ -184,7 +185,8 @@ class Follower:
 
     def meet(self, caller: Optimizer) -> None:
         """From now on, read settings from ``caller``, the optimizer that calls the compressor. With
-        Keras 2, it is a copy that Horovod made. Raises InvalidOption for another optimizer."""
+        Keras 2, this is Horovod's copy of the optimizer. Raises InvalidOption if the caller is
+        neither the optimizer passed as ``optimizer=`` nor a copy of it."""
         caller = inner_of(caller)
         if getattr(caller, "hvd_sparse_follower", None) is not self:
             raise InvalidOption(
@@ -225,8 +227,8 @@ class Follower:
             )
 
     def update(self, variable: Value, ours: Update, keras_own: Update) -> Value:
-        """Run ``ours`` if the memory computes the updates of ``variable``, otherwise ``keras_own``:
-        if the variable is not compressed, or if an elastic run has a single rank, on which Horovod
+        """Run ``ours`` if the memory computes the updates of ``variable``. Run ``keras_own`` if the
+        variable is not compressed, or if an elastic run has only one rank, because Horovod then
         calls no compressor."""
         assert self._step is not None  # ``check`` raises before
         if self._index.lookup(value_of(variable)) not in self._step.compressed:
@@ -238,9 +240,9 @@ class Follower:
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a float64 vector of the loss scale, the learning rate, the memory's
-        hyper-parameters, whether Adam uses epsilon hat, and the step counter. The graph reads these
-        values, because Python might read the counter before its increment on some ranks, and after
-        it on others."""
+        hyper-parameters, whether Adam adds epsilon before it corrects the bias (epsilon hat),
+        and the step counter. The graph reads these values: on some ranks, Python might read the
+        counter before its increment, and on others after it."""
         optimizer = self._optimizer
         # Horovod divides the results by the number of accumulated batches. Treat this number as a
         # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
@@ -347,8 +349,8 @@ class Follower:
         return Moments(arrays, told, self._size_of_world())
 
     def _resume(self, state: TensorState, position: int, told: int) -> None:
-        """Continue from a state that was loaded into the compressor, with the moments of every rank
-        and their number of steps, even if the optimizer counts its steps from 0 again."""
+        """Continue from a state that was loaded into the compressor. Keep each rank's moments and
+        their number of steps, even if the optimizer counts its steps from 0 again."""
         if hasattr(state.memory, "begun"):
             counted = state.steps - 1 - state.memory.begun + passes_of(self._optimizer)
             self._behind[position] = counted - told
@@ -414,7 +416,8 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn that an optimizer's moments are lost. ``loss`` is a text with the place and remedy."""
+    """Warn if an optimizer has moments, because they are lost. ``loss`` is the end of the warning:
+    where they are lost, and the remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
@@ -433,8 +436,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer's variables with the moments of ``variable``, by the memory's array
-    names; none before the optimizer is built, nor for Muon, whose momenta differ between ranks."""
+    """Return the optimizer's variables that hold the moments of ``variable``, by the memory's array
+    names. The result is empty before the optimizer is built, and for Muon."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

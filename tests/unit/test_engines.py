@@ -22,6 +22,31 @@ def test_without_numba_it_is_numpy_which_says_so_once():
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
 
 
+COMPILED = """
+from numba import types
+from hvd_sparse.kernels.numba.vectors import compiled
+
+@compiled([types.int64(types.int64)])
+def one_more(number):
+    return number + 1
+
+@compiled([types.int64(types.int64)])
+def one_less(number):
+    return number - 1
+"""
+
+
+@pytest.mark.skipif(not is_installed("numba"), reason="numba is not installed")
+def test_numba_says_once_that_it_compiles_and_nothing_if_its_cache_has_the_functions(tmp_path):
+    run_python("-c", "import hvd_sparse.kernels.numba")  # from here on, they are in the cache
+    (tmp_path / "added.py").write_text(COMPILED)
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import added; added.one_more(1)"
+    first, second = (run_python("-c", script) for _ in range(2))
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    assert first.stderr.count("numba compiles the kernels") == 1
+    assert "numba compiles" not in second.stderr
+
+
 def test_numpy_that_was_asked_for_says_nothing():
     done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format("numpy"))
     assert (done.returncode, done.stderr) == (0, "")

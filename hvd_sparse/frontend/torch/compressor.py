@@ -41,8 +41,8 @@ SMALLEST = 1e-6
 
 
 class ParameterCompressor(Compressor):
-    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of the
-    arrays that Horovod reduces in sparse steps (carriers), by default the accumulator's."""
+    """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
+    the carriers, the small arrays that are reduced in sparse steps; by default the residual's."""
 
     way_of_gradients = ""
     """Text for errors: how to make an optimizer's gradients come through the compressor."""

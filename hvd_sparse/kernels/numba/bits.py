@@ -1,6 +1,6 @@
 """Compiled packing of small integers, and Golomb code of gaps (``kernels.packing``). In a code of
-variable length, an entry's place depends on all entries before it. The loops below work on words of
-64 bits, and find each place by one addition."""
+variable length, an entry's place depends on all entries before it. The loops for the
+unary part work on words of 64 bits, and find each place by one addition."""
 
 from __future__ import annotations
 

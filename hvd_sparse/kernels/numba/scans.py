@@ -69,8 +69,9 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @compiled(signatures("xpppJOp"))
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Write the entries of x[start:stop] that reach the cut to lists of ``capacity + SPARE``
-    places. Return the number of these entries. Above ``capacity``, the lists are incomplete."""
+    """Find the entries of x[start:stop] that reach the cut, and return their number. Write their
+    indices and values to lists of ``capacity + SPARE`` places. If the number is above ``capacity``,
+    the lists are incomplete."""
     count = 0
     for first in range(start, stop, SEGMENT):
         last = min(first + SEGMENT, stop)

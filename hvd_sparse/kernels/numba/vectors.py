@@ -1,7 +1,8 @@
 """LLVM instructions on SIMD vectors of 64 bytes, which numba does not offer.
 
-After a change of this file, also change ``bits.py``, ``fused.py``, ``lists.py``, ``rows.py`` and
-``scans.py``, because numba's cache recompiles a function only if the function's own file changed.
+If you edit this file, also edit ``bits.py``, ``fused.py``, ``lists.py``, ``packing.py``,
+``rows.py`` and ``scans.py``, which use it. Otherwise numba takes old code from its cache, because
+it recompiles a function only if the function's own file has changed.
 
 Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
 flushes subnormal numbers to zero.
@@ -9,17 +10,22 @@ flushes subnormal numbers to zero.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.base import BaseContext
+from numba.core.event import Listener, install_listener
 from numba.core.typing.templates import Signature
 from numba.extending import overload
+
+logger = logging.getLogger("hvd_sparse")
 
 VECTOR_BYTES = 64
 
@@ -32,13 +38,37 @@ SPARE = SEGMENT + 16
 """Room in a list beyond its capacity, in entries: a segment, and one vector."""
 
 
-compiled = partial(njit, nogil=True, cache=True)
-"""Decorator of the functions that Python calls."""
+class Compiling(Listener):  # type: ignore[misc]
+    """Logs once if numba compiles, and not if its cache has the functions."""
+
+    def on_start(self, _: object) -> None:
+        _say_compiling()
+
+    def on_end(self, _: object) -> None:
+        """Do nothing."""
+
+
+@cache  # once per process
+def _say_compiling() -> None:
+    logger.warning(
+        "numba compiles the kernels, which takes a minute or more; later starts on this machine "
+        "read them from a cache"
+    )
+
+
+def compiled(signatures: Sequence[Signature]) -> Callable[..., Any]:
+    """Return a decorator that compiles a function for calls from Python, and caches the result."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        with install_listener("numba:compile", Compiling()):
+            return njit(signatures, nogil=True, cache=True)(function)
+
+    return decorate
 
 
 class Vectors:
-    """SIMD vectors of ``lanes`` entries of a scalar type; by default as many as ``VECTOR_BYTES``
-    hold. With one lane, a vector is a single entry."""
+    """Emits instructions on SIMD vectors of ``lanes`` entries of a scalar type; by default as many
+    as ``VECTOR_BYTES`` hold. With one lane, a vector is a single entry."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, lanes: int = 0) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8

@@ -1,6 +1,7 @@
-"""The code that Triton compiles for a GPU. ``kernels.triton`` makes the arguments and describes the
-table. Each program processes one block of a tensor. Programs run in any order, so later launches
-put their results in order. Atomics are used only to reserve places in the lists."""
+"""The kernels that Triton compiles for a GPU. ``kernels.triton`` makes their arguments; its
+``COLUMNS`` describes the table. In most kernels, each program processes one block of a tensor.
+Programs run in any order, so later launches sort the lists of taken entries. Atomics are used only
+to reserve places in these lists."""
 
 from __future__ import annotations
 
