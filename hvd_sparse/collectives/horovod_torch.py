@@ -1,11 +1,11 @@
 """Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
 On a device, arrays are copied from and to pinned memory on a separate stream, so that copies do not
-wait for the program's work. Before Horovod reads an array, it waits for the current stream of the
-submitting thread, and so for the copy to the device. With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a
-handle is done before its result is ready, and only the device's default stream waits for the
-result. Therefore the separate stream waits for the default stream. Results are freed after the
-copy, so ``record_stream`` is not needed.
+wait for the program's work on the device. Before Horovod reads an array, it waits for the current
+stream of the submitting thread, and so for the copy to the device. With
+``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is ready, and only the
+device's default stream waits for the result. Therefore the separate stream waits for the default
+stream. Results are freed after the copy, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,31 @@ except ImportError as error:
         f"hvd_sparse.torch needs Horovod built for PyTorch ({error}); build it with "
         "HOROVOD_WITH_PYTORCH=1, as scripts/setup does; hvd_sparse.ddp works without Horovod"
     ) from error
+
+
+def held(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that keeps a C++ reference to the given tensor. The caller keeps it until
+    Horovod has finished with the given tensor.
+
+    From torch 2.10 on, a thread that drops the last C++ reference to a tensor with a Python object
+    needs Python's lock. When Horovod shuts down, its thread drops its references while it holds a
+    lock of its own. A thread that submits a tensor waits for that lock, and holds Python's lock, so
+    both would wait forever.
+    """
+    # Unlike a view, ``.grad`` refers to the tensor itself also if it is a view or was made in
+    # inference mode.
+    holder = tensor.detach()
+    holder.grad = tensor
+    return holder
+
+
+def _hold_all(handle: int) -> None:
+    """Keep holders of a collective's tensors in Horovod's own record, which lives as long as the
+    collective. The result stays the last entry."""
+    *given, result = mpi_ops._handle_map[handle]
+    results = result if isinstance(result, tuple) else [result]
+    holders = [held(tensor) for tensor in (*given, *results)]
+    mpi_ops._handle_map[handle] = holders, *given, result
 
 
 @dataclass(eq=False)
@@ -76,6 +101,7 @@ class HorovodTorchCollective(ProcessSetRanks):
         # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
         handle = operation(tensor, name=name, process_set=self.process_set, **options)
+        _hold_all(handle)
         return _HorovodPending(handle, name, torch.Tensor.numpy)
 
 
@@ -114,6 +140,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         with self._on_stream():
             sent = upload(array, self.device)
             handle = operation(sent, name=name, process_set=self.process_set, **options)
+        _hold_all(handle)
         return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
 
     def _unpadding(
@@ -143,7 +170,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, if its handles complete asynchronously."""
+    """Let the current stream wait for Horovod's results, if handles may be done before their
+    results."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

@@ -14,6 +14,7 @@ from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
     catch_up,
+    held,
     hvd,
 )
 from hvd_sparse.compatibility import PLANNED
@@ -62,7 +63,8 @@ from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
 NO_STEP = StepRun(is_closed=True)
-"""The ``StepRun`` of gradients that the policy sends uncompressed, outside of any counted step."""
+"""The ``StepRun`` of gradients that ``Compression.auto`` sends dense or as float16, outside of any
+counted step."""
 
 
 class TorchCompressor(ParameterCompressor):
@@ -169,10 +171,11 @@ class TorchCompressor(ParameterCompressor):
             position, flat, scale, everything=everything, late=late, stays=stays
         )
         # Write the result where the gradient was read, if possible.
-        ticket.out, ticket.extra = memory, (tensor, memory)
         self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
         device = self._carrier_device
-        return torch.from_numpy(carrier) if device is None else upload(carrier, device), ticket
+        wire = torch.from_numpy(carrier) if device is None else upload(carrier, device)
+        ticket.out, ticket.extra = memory, (tensor, memory, held(wire))
+        return wire, ticket
 
     def _send_dense(
         self, gradient: torch.Tensor, position: int, scale: float
@@ -182,13 +185,14 @@ class TorchCompressor(ParameterCompressor):
         ticket = self.step.enter_dense(position, scale, wire.nbytes)
         if wire is not parameter.grad:  # otherwise Horovod sums in place
             self._changes.give(position, ticket.key, parameter, ticket.run)
-        ticket.extra = gradient
+        ticket.extra = gradient, held(wire)
         return wire, ticket
 
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return the gradient for Horovod, uncompressed and without residual, and a ticket."""
+        """Return the gradient for Horovod, uncompressed and without residual, and the context for
+        ``decompress``."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -196,7 +200,7 @@ class TorchCompressor(ParameterCompressor):
         if wire is not parameter.grad:
             self._changes.give(position, key, parameter, None)
         ticket = Ticket(NO_STEP, key)
-        ticket.has_carrier, ticket.extra = False, gradient
+        ticket.has_carrier, ticket.extra = False, (gradient, held(wire))
         return wire, ticket
 
     def _as_horovod_wants(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -249,7 +253,9 @@ class TorchCompressor(ParameterCompressor):
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
-        gradient, memory = cast("tuple[torch.Tensor, np.ndarray | None]", ticket.extra)
+        gradient, memory, _ = cast(
+            "tuple[torch.Tensor, np.ndarray | None, torch.Tensor]", ticket.extra
+        )
         ticket.extra = None  # otherwise the gradient would live as long as the ticket
         parameter = NOTHING
         if self._finishes and ticket.position is not None:
@@ -263,7 +269,7 @@ class TorchCompressor(ParameterCompressor):
         return unflatten(flat, gradient)
 
     def _finish_dense(self, reduced: torch.Tensor, ticket: Ticket) -> torch.Tensor:
-        gradient = cast(torch.Tensor, ticket.extra)
+        gradient, _ = cast("tuple[torch.Tensor, torch.Tensor]", ticket.extra)
         if not reduced.is_cpu:
             catch_up(reduced.device)
         if ticket.error is not None:
@@ -297,17 +303,19 @@ class TorchCompressor(ParameterCompressor):
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return a tensor for Horovod to reduce although this rank failed, so that the other ranks
-        do not wait: a carrier that reports the failure, or the gradient if that is sent dense."""
+        do not wait: a small array that reports the failure, or the gradient if that is sent
+        dense."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
-        ticket.extra = gradient, None
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
             dense = self._as_horovod_wants(gradient)
             self.step.stats.count_bytes("dense", dense.nbytes)
-            ticket.has_carrier, ticket.extra = False, gradient
+            ticket.has_carrier, ticket.extra = False, (gradient, held(dense))
             return dense, ticket
         device = self._carrier_device
-        return torch.from_numpy(wire) if device is None else upload(wire, device), ticket
+        carrier = torch.from_numpy(wire) if device is None else upload(wire, device)
+        ticket.extra = gradient, None, held(carrier)
+        return carrier, ticket
 
     @property
     def wire(self) -> str:
@@ -342,8 +350,8 @@ class TorchCompressor(ParameterCompressor):
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
-        rank, or outside of the process set, Horovod calls no compressor, and the optimizer does its
-        own work."""
+        rank, or outside of the process set, Horovod calls no compressor, and the optimizer computes
+        its updates itself."""
         is_alone = hvd.size() == 1 and not is_elastic()
         if not self.process_set.included() or is_alone:
             bound = self.configuration.clip_grad_norm

@@ -9,6 +9,7 @@ import sys
 import time
 from functools import partial
 
+import numpy as np
 from _common import SPARSE_ONLY, caught
 from _framework import fw
 from harness import LIMIT_S, report, say, slow, wait_for
@@ -17,6 +18,7 @@ SHAPES = {"wide": (8, 6), "bias": (6,), "deep": (6, 3)}
 GOOD_STEPS = 3
 TIMEOUT_S = slow(8.0)
 FOR_EVER_S = 3 * LIMIT_S
+FEW = 50
 # Gloo gives up a paused rank by itself, after 30 s: before the watchdog, on a busy machine.
 os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] = str(round(FOR_EVER_S))
 
@@ -90,8 +92,32 @@ def take_the_first_step(step):
     os._exit(1)  # after an error, and without waiting for a rank that is not there
 
 
+def submit_during_shutdown():
+    """Submit a step's carriers and further arrays again and again, under new names. The last rank
+    soon shuts Horovod down."""
+    rank, is_last = fw.hvd.rank(), fw.last_rank()
+    variables = fw.make_variables({str(number): (4,) for number in range(FEW)})
+    compressor = fw.Compression.topk(fw.params_of(variables), density=0.5, **SPARSE_ONLY)
+    sent = []
+    for parameter in variables.values():
+        parameter.grad = parameter.detach().clone()
+        sent.append(compressor.compress(parameter.grad))
+
+    def submit():
+        for number in range(FEW) if is_last else itertools.count():
+            fw.hvd.allreduce_async_(sent[number % FEW][0], name=f"carrier {number}")
+            compressor.collective.allgather(np.zeros(3), f"array {number}")
+
+    error = caught(submit)
+    fw.hvd.shutdown()
+    report(rank, error)
+
+
 def main(what):
     fw.begin(0)
+    if what == "shuts_down":
+        submit_during_shutdown()
+        return
     rank, variables = fw.hvd.rank(), fw.make_variables(SHAPES)
     options = {**SPARSE_ONLY, "density": 0.25, "name": "hangs", "timeout_s": TIMEOUT_S}
     compressor = fw.Compression.topk(fw.params_of(variables), **options)

@@ -127,3 +127,10 @@ def test_a_rank_that_ends_ends_the_job(framework, fault, controller):
         "ExchangeTimeout",
     )  # the watchdog may be first on a busy machine
     assert any(word in outcome.output for word in words) or fault in ("killed", "crashes")
+
+
+def test_horovods_shutdown_does_not_stop_a_rank_that_submits_tensors():
+    outcome = launch("frontends/hangs.py", 2, "mpi", "torch", "shuts_down")
+    error, nothing = outcome.check()
+    assert error.startswith("HorovodInternalError"), error
+    assert nothing == "nothing was raised"
