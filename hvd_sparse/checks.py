@@ -37,16 +37,26 @@ def is_number(value: object) -> bool:
 
 
 def check_number(
-    value: object, what: str, low: float, high: float = math.inf, remedy: str | None = None
+    value: object,
+    what: str,
+    low: float,
+    high: float = math.inf,
+    *,
+    with_low: bool = False,
+    with_high: bool = False,
 ) -> None:
-    """Raise InvalidOption unless ``low < value < high``.
-
-    what : the option's name, for the error message
-    remedy : valid values, for the error message; by default, the message names the bounds
-    """
-    if not is_number(value) or not low < float(value) < high:  # type: ignore[arg-type]
-        bounds = f"above {low:g}" if math.isinf(high) else f"between {low:g} and {high:g}"
-        raise InvalidOption(f"{what} is {value!r}: give {remedy or f'a number {bounds}'}")
+    """Raise InvalidOption unless the value is a number above ``low`` and below ``high``, or one of
+    those bounds that are included. ``what`` is the option's name in the error message."""
+    if (
+        is_number(value)
+        and (low < value or (with_low and value == low))  # type: ignore[operator]
+        and (value < high or (with_high and value == high))  # type: ignore[operator]
+    ):
+        return
+    bounds = f"in {'(['[with_low]}{low:g}, {high:g}{')]'[with_high]}"
+    if math.isinf(high):
+        bounds = f"of at least {low:g}" if with_low else f"above {low:g}"
+    raise InvalidOption(f"{what} is {value!r}: give a number {bounds}")
 
 
 def check_whole(value: object, what: str, least: int) -> None:
@@ -65,32 +75,10 @@ def check_truth(value: object, what: str) -> None:
         raise InvalidOption(f"{what} is {value!r}: give True or False")
 
 
-def check_cap(cap: float, what: str) -> None:
-    if not is_number(cap) or cap < 1:
-        raise InvalidOption(
-            f"{what} is {cap!r}: give a number of at least 1, because at most cap * k entries are "
-            "sent"
-        )
-
-
-def check_fraction(value: float, what: str) -> None:
-    if not is_number(value) or not 0 <= value < 1:
-        raise InvalidOption(f"{what} is {value!r}: give a number in [0, 1)")
-
-
-def check_not_negative(value: float, what: str) -> None:
-    if not is_number(value) or value < 0:
-        raise InvalidOption(f"{what} is {value!r}: give a number, 0 or more")
-
-
-def check_factor(value: float, what: str) -> None:
-    check_number(value, what, 1 - 1e-9, remedy="a factor of 1 or more")
-
-
 def option(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
     """Return a field of a dataclass that derives from ``Options``. ``check`` is called with the
-    value, the option's name and ``bounds``. It raises InvalidOption, or returns None or the value
-    to keep instead. If the default is None, None is a valid value."""
+    value, the option's name and ``bounds``. It raises InvalidOption, or returns the value to keep
+    instead, or None to keep the given value. If the default is None, None is a valid value."""
     return dataclasses.field(default=default, metadata={"check": partial(check, **bounds)})
 
 

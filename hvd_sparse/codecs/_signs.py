@@ -1,4 +1,4 @@
-"""The base class of codecs that send signs and one magnitude."""
+"""The base class of codecs that send signs, and one magnitude for all entries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import Frame, need, open_frame, selection_from, write_frame
+from hvd_sparse.wire.frame import Frame, need, open_frame, write_frame
 
 MIXED, PLUS, MINUS = 0, 1, 2
 
 Signs = tuple[np.ndarray, np.ndarray]
-"""Indices, uint32 [count], ascending; and for each, whether its entry is negative, bool [count]."""
+"""Entries' indices, uint32 [count], ascending; and whether each entry is negative, bool [count]."""
 
 INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 """The bit pattern of infinity, for floats of 4 and of 8 bytes."""
@@ -25,15 +25,16 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 class SignCodec(Codec):
     """Base class of codecs that send every value as plus or minus one magnitude.
 
-    The body of a frame starts with the magnitude. Exact zeros have no sign, and are not sent.
-    Decoding is exact if all values have one magnitude, as with the selectors ``adacomp``, ``stc``,
-    ``ef_sign``, ``terngrad`` and ``fixed_threshold(signs_only=True)``.
+    The body of a frame (the bytes after its header) starts with the magnitude. Exact zeros have no
+    sign, and are not sent. Decoding is exact if all values have the same magnitude, as with the
+    selectors ``adacomp``, ``stc``, ``ef_sign``, ``terngrad`` and
+    ``fixed_threshold(signs_only=True)``.
     """
 
     is_exact = sends_zeros = False
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude that is sent for all values: the mean, unless overridden."""
+        """Return the magnitude that is sent for all values: their mean magnitude by default."""
         # Add one by one, as compiled ``kernels.rows`` do, so that both results have the same bits.
         mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
         smallest, largest = float(magnitudes.min()), float(magnitudes.max())
@@ -42,7 +43,7 @@ class SignCodec(Codec):
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         assert self.number is not None
         kept = selection.without_zeros()
-        dtype = kept.values.dtype.newbyteorder("<")
+        dtype = kept.values.dtype
         scale = np.zeros(1, dtype)
         if kept.count:
             scale[0] = self.magnitude(np.abs(kept.values))
@@ -60,13 +61,14 @@ class SignCodec(Codec):
         need(is_ours, f"no encoder writes the magnitude {scale} for {frame.count} signs")
         frame.body = frame.body[width:]
         indices, is_negative = self.decode_signs(frame, kernels)
-        return selection_from(frame, indices, _signed(is_negative, scale))
+        return Selection(indices, _signed(is_negative, scale), frame.numel)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return arrays whose bytes, concatenated, encode indices and signs of non-zero entries."""
+        """Return arrays that encode the indices and signs of ``kept``, which has no zeros. The body
+        of the frame is the magnitude, followed by these arrays."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
@@ -79,9 +81,9 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return ``-scale`` or ``scale`` for each entry. This is ten times as fast as ``np.where``."""
+    """Return ``-scale`` or ``scale`` for each entry, ten times as fast as ``np.where`` would."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)
-    bits |= np.abs(scale).astype(scale.dtype.newbyteorder("=")).view(unsigned)
+    bits |= np.abs(scale).view(unsigned)
     return bits.view(f"f{scale.itemsize}")

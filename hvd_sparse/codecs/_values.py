@@ -1,8 +1,9 @@
 """Formats of values, and the base class of codecs that send encoded indices, then values.
 
     float32    the values unchanged (float64 for float64 gradients): exact
-    float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; 0 below 2^-25
-    bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; 0 below 2^-126
+    float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; magnitudes below 2^-25 give 0
+    bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; magnitudes below 2^-126
+               give 0
     int8       multiples, -127 to 127, of a step, which is the largest magnitude / 127 and is sent
                before the multiples
     int4       as int8, with multiples from -7 to 7 of the largest magnitude / 7; two codes a byte
@@ -10,7 +11,7 @@
                four codes a byte; exact zeros are not sent
 
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
-all its multiples are exact. It is 0 if the largest magnitude is below 2^-100.
+all its multiples are exact. The step is 0 if the largest decoded magnitude would be below 2^-100.
 
 ``missing_code`` is a code that no value has: in int8 -128, otherwise all bits set, which is a NaN.
 Codec ``dense`` writes it for unsent entries. Only formats of whole bytes have this code.
@@ -20,12 +21,12 @@ The two levels of int2 follow from the mean magnitude m:
     low    the mean of the magnitudes up to m
     high   the mean of the magnitudes above m; 0 if there are none
 
-The means are computed from magnitudes that are rounded down to multiples of a grid: 2^-26 of a
-power of two above the largest magnitude, but at least 2^-125. Every magnitude counts as at least
-one multiple, and the means are truncated to 16 significant bits. The levels therefore do not depend
-on the order of addition, and decoded values encode to the same bytes again. The norm of the
-rounding error is at most the norm of the values (except for magnitudes below the grid). SparseLoCo
-has not published how it chooses its levels; this choice is ours.
+The means are computed from integers: each magnitude is divided by a unit and rounded down, but to
+at least 1. The unit is 2^-26 of a power of two above the largest magnitude, but at least 2^-125.
+The means are truncated to 16 significant bits. Sums of integers are exact, so the levels do not
+depend on the order of addition, and decoded values encode to the same bytes again. The norm of the
+rounding error is at most the norm of the values (except for magnitudes below the unit). The authors
+of SparseLoCo have not published how they choose the levels; this choice is ours.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ from hvd_sparse.wire.frame import (
     Frame,
     need,
     open_frame,
-    selection_from,
     write_frame,
 )
 
@@ -62,7 +62,7 @@ ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
 LEVEL_BITS = 16
 LEAST_EXPONENT = -99
-"""Least binary exponent assumed for the largest magnitude, so that no level is subnormal."""
+"""Lower limit of the largest magnitude's binary exponent, so that no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
 NOTHING = np.empty(0, np.uint8)
 
@@ -89,8 +89,8 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: the prefix, which holds a step, two levels or nothing; and the codes.
-    Codes of whole bytes are unsigned integers [count]; smaller codes are packed in uint8."""
+    """Return two arrays: the prefix, which holds a step, two levels or nothing, and the codes.
+    Codes of whole bytes are unsigned integers [count]; shorter codes are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
@@ -104,13 +104,12 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
         if step:
             codes = kernels.multiples(values, step, most).view(np.uint8)
         return np.array([step], "<f4"), codes if name == "int8" else kernels.pack_few(codes, 4)
-    shortened = kernels.half_codes(values) if name == "float16" else kernels.brain_codes(values)
-    return NOTHING, shortened.astype("<u2", copy=False)
+    return NOTHING, (kernels.half_codes if name == "float16" else kernels.brain_codes)(values)
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step of int8 or int4 for a largest magnitude. The largest decoded magnitude gives
-    the same step, so decoded values encode to the same bytes again."""
+    """Return the step of int8 or int4 for the values' largest magnitude. The largest decoded
+    magnitude gives the same step, so decoded values encode to the same bytes again."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.
@@ -211,7 +210,8 @@ def _cut(level: int) -> int:
 def from_levels(
     levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
 ) -> np.ndarray:
-    """Undo ``to_levels``: return values [count]. Raises CorruptPayload for impossible arguments."""
+    """Undo ``to_levels``: return values [count]. Raises CorruptPayload for levels or codes that
+    ``to_levels`` never returns."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:
@@ -231,7 +231,8 @@ def from_levels(
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether a level has at most 16 significant bits and is on the grid of ``largest``."""
+    """Return whether a level has at most 16 significant bits, and is a multiple of the unit that
+    the largest level gives (see the module)."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))
@@ -240,7 +241,7 @@ def _is_level(level: np.float32, largest: float) -> bool:
 
 @dataclass(frozen=True)
 class ValuedCodec(Codec):
-    """Base class of codecs that send the index of every entry, and have an option for the values.
+    """Base class of codecs that send encoded indices, and values in one of several formats.
 
     Parameters
     ----------
@@ -282,7 +283,7 @@ class ValuedCodec(Codec):
         prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)
         values = decode_values(prefix, codes, self.values, frame, kernels)
         frame.body = frame.body[:offset]
-        return selection_from(frame, self.decode_indices(frame, kernels), values)
+        return Selection(self.decode_indices(frame, kernels), values, frame.numel)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.index_bytes(count, numel) + values_bytes(count, self.values, value_bytes)
@@ -291,8 +292,8 @@ class ValuedCodec(Codec):
         raise NotImplementedError
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
-        """Return the indices, uint32 [count], ascending. ``frame.body`` has only the part before
-        the values. Raises CorruptPayload unless the indices fill this part exactly."""
+        """Return the indices, uint32 [count], ascending. ``frame.body`` has only the bytes before
+        the values. Raises CorruptPayload unless the indices fill these bytes exactly."""
         raise NotImplementedError
 
     def index_bytes(self, count: int, numel: int) -> float:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +12,9 @@ from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import PLAIN
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need_ascending, need_size, open_frame, selection_from, write_frame
+from hvd_sparse.wire.frame import need_ascending, need_size, open_frame, write_frame
 
 INDEX = np.dtype("<u4")
-_IS_LITTLE = sys.byteorder == "little"
 
 
 @CODECS.register("index_value")
@@ -38,8 +36,6 @@ class IndexValue(Codec):
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         indices, values = selection.indices.astype(INDEX, copy=False), selection.values
-        if not _IS_LITTLE:
-            values = values.astype(values.dtype.newbyteorder("<"))
         return write_frame(1, values.dtype, selection.numel, indices.size, [indices, values])
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
@@ -52,7 +48,7 @@ class IndexValue(Codec):
         # A finite sum of squares proves finite values; an infinite one may have overflowed.
         if not (values.dot(values) < math.inf or np.isfinite(values).all()):
             raise CorruptPayload("a payload has NaN or Inf among its values")
-        return selection_from(frame, indices, values)
+        return Selection(indices, values, frame.numel)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return count * (4 + value_bytes)

@@ -10,7 +10,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need, open_frame, selection_from, write_frame
+from hvd_sparse.wire.frame import need, open_frame, write_frame
 
 LONGEST = 65_535
 
@@ -83,7 +83,7 @@ class Run16(Codec):
         if is_zero.any():
             codes = np.where(is_zero, codes.dtype.type(0), codes)
         values = decode_values(frame.body[:0], codes, "float32", frame, kernels)
-        return selection_from(frame, ends.astype(np.uint32), values)
+        return Selection(ends.astype(np.uint32), values, frame.numel)
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         fillers = count * expected_fillers(count, numel)
@@ -96,8 +96,8 @@ def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_fillers(count: int, numel: int) -> float:
-    """Return the expected number of fillers (see ``Run16``) per entry for random indices: q + q^2 +
-    ..., where q is the probability that 65,536 or more unsent entries precede an entry."""
+    """Return the expected number of fillers (see ``Run16``) per sent entry, for random indices: q +
+    q^2 + ..., where q is the probability that 65,536 or more unsent entries precede a sent one."""
     if count == 0 or numel <= LONGEST:
         return 0.0
     chance = (1 - count / numel) ** (LONGEST + 1)

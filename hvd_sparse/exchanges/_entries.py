@@ -1,4 +1,4 @@
-"""Arithmetic on selections, and frames that hold only indices or only values."""
+"""Arithmetic on selections, and frames (see ``wire.frame``) of only indices or only values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from hvd_sparse.wire.frame import (
 )
 
 INDICES, VALUES = 240, 241
-"""Numbers of frames with only indices and with only values, in place of a codec's number."""
+"""Numbers in the headers of frames with only indices, and of frames with only values, in place of a
+codec's number."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections. Its indices are the union of their indices."""
+    """Return the sum of two selections, which has every index that either of them has."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
@@ -51,7 +52,8 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Return one selection, joined from those of a tensor's regions, given in ascending order."""
+    """Return one selection of a tensor, joined from the selections of its regions. The regions are
+    given in ascending order."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])
@@ -59,9 +61,8 @@ def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -
 
 
 def write_indices(selection: Selection) -> np.ndarray:
-    dtype = selection.values.dtype.newbyteorder("<")
-    indices = selection.indices.astype("<u4", copy=False)
-    return write_frame(INDICES, dtype, selection.numel, selection.count, [indices])
+    indices, values = selection.indices.astype(np.uint32, copy=False), selection.values
+    return write_frame(INDICES, values.dtype, selection.numel, selection.count, [indices])
 
 
 def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
@@ -73,8 +74,7 @@ def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
 
 
 def write_values(values: np.ndarray) -> np.ndarray:
-    little = values.astype(values.dtype.newbyteorder("<"), copy=False)
-    return write_frame(VALUES, little.dtype, values.size, values.size, [little])
+    return write_frame(VALUES, values.dtype, values.size, values.size, [values])
 
 
 def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:

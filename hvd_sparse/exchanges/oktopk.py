@@ -6,7 +6,7 @@ from typing import ClassVar, TypedDict, cast
 
 import numpy as np
 
-from hvd_sparse.checks import check_factor, check_whole, option
+from hvd_sparse.checks import check_number, check_whole, option
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
@@ -18,7 +18,8 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import Message
 
 HIGH, LOW = 4 / 3, 2 / 3
-"""Bounds of count / k. Outside these bounds, the previous step's threshold is adjusted."""
+"""Bounds of count / k, where count is a step's number of sent sums. Outside these bounds, the
+threshold of the next step is adjusted."""
 
 
 @EXCHANGES.register("oktopk")
@@ -38,7 +39,7 @@ class OkTopK(Exchange):
     ----------
     period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
     drift : factor, 1 or more. After a step without exact evaluation, the threshold is multiplied by
-        it if that step sent more than 4/3 k sums, and divided by it if fewer than 2/3 k were sent
+        ``drift`` if the step sent more than 4/3 k sums, and divided by it if fewer than 2/3 k
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
         received bytes
     least_entries : smallest number of the k entries that a region should have on average, which
@@ -46,9 +47,10 @@ class OkTopK(Exchange):
 
     Notes
     -----
-    Regions have equal lengths on the first step, then equal numbers of the entries that were
-    applied last. All ranks know these, so they agree on the regions without a collective. The owner
-    of the first region depends on the tensor's position, so that the work is spread over the ranks.
+    Regions have equal lengths on the first step. Later, each region has an equal share of the
+    entries that the previous step applied. All ranks know these entries, so they agree on the
+    regions without a collective. The owner of the first region depends on the tensor's position, so
+    that the work is spread over the ranks.
     Checkpoints save the threshold and the regions, which are the same on all ranks.
 
     Paper: li2022oktopk.  Departs: regions follow the applied entries, while the paper finds them by
@@ -59,8 +61,8 @@ class OkTopK(Exchange):
     """
 
     period: int = option(check_whole, 32, least=1)
-    drift: float = option(check_factor, 1.008)
-    slack: float = option(check_factor, 2.0)
+    drift: float = option(check_number, 1.008, low=1, with_low=True)
+    slack: float = option(check_number, 2.0, low=1, with_low=True)
     least_entries: int = option(check_whole, 4, least=1)
 
     settles_later: ClassVar[bool] = True
@@ -98,7 +100,7 @@ class OkTopK(Exchange):
 
 
 class _Agreed(TypedDict):
-    """A tensor's state after a step, the same on all ranks, as the memo for its next exchange.
+    """A tensor's state after a step, as the memo for its next exchange; the same on all ranks.
 
     threshold : magnitude that a sum must reach to be sent
     count : k of the step in which the threshold was computed
@@ -147,7 +149,8 @@ class _Plan:
         return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Return entries of a region as a frame; record the rounding errors of a lossy codec."""
+        """Return a region's selected entries as a frame, and record a lossy codec's rounding
+        errors."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))

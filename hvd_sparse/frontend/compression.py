@@ -52,17 +52,18 @@ class AutoMethod(Builder):
         scheduler: Value = None,
         **options: Option,
     ) -> Value:
-        """Return a compressor that uses the fastest of its candidates, as measured in the first
-        steps. Rank 0 logs the choice and its reason; ``compressor.verdict`` has both on every rank.
+        """Return a compressor that sends gradients sparse, dense or as float16, whichever was
+        fastest in the first steps. Rank 0 logs the choice and its reason; ``compressor.verdict``
+        has both on every rank.
 
         density : fraction of the entries to send; by default 0.001, or derived from ``steps``
-        ways : the candidates: any of "sparse" (LDTE-BS), "dense" (float32) and "fp16" (dense
+        ways : the ways to measure: any of "sparse" (LDTE-BS), "dense" (float32) and "fp16" (dense
             float16, as ``hvd.Compression.fp16``); by default all
-        trial_steps : number of measured steps for each candidate, after two warm-up steps
+        trial_steps : number of measured steps for each way, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
-        optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is no
-            candidate, and a dense step sends all entries that the memory holds. With SGD, such a
-            step equals a step of plain SGD; with Adam and Muon, a step at density 1
+        optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is not allowed,
+            and a dense step sends all entries that the memory holds. With SGD, such a dense step
+            equals a step of plain SGD; with Adam and Muon, it equals a sparse step at density 1
         options : the common options; without ``steps``, the codec is "block16" by default
         """
         if steps is None:
@@ -99,7 +100,8 @@ class AutoMethod(Builder):
 
 
 class LocalStepsBase:
-    """Base class of ``LocalSteps``: counts local steps, and exchanges when an exchange is due."""
+    """Base class of ``LocalSteps``: counts the steps of the local optimizer, and exchanges the
+    changes of the parameters after every ``every`` steps."""
 
     compressor: Compressor
 
@@ -119,15 +121,8 @@ class LocalStepsBase:
         check_whole(every, "every of LocalSteps", 1)
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
         check_truth(nesterov, "nesterov of LocalSteps")
-        if outer_momentum != 0:
-            check_number(
-                outer_momentum,
-                "outer_momentum of LocalSteps",
-                0,
-                1,
-                "0, or a number between 0 and 1",
-            )
-        elif nesterov:
+        check_number(outer_momentum, "outer_momentum of LocalSteps", 0, 1, with_low=True)
+        if nesterov and not outer_momentum:
             raise InvalidOption(
                 "nesterov of LocalSteps is True without outer_momentum: give one, for example "
                 "outer_momentum=0.9"
@@ -135,7 +130,7 @@ class LocalStepsBase:
         self.every, self.taken = every, 0
 
     def advance(self) -> None:
-        """Count a local step, and exchange if an exchange is due."""
+        """Count a step of the local optimizer, and exchange if an exchange is due."""
         self.taken += 1
         if self.taken >= self.every:
             self.exchange()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_fraction, check_not_negative, check_number, option
+from hvd_sparse.checks import check_number, option
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import empty_like, write_maximum
 from hvd_sparse.kernels.contract import Kernels
@@ -40,7 +40,9 @@ class AdamCorrection(DirectionMemory):
     beta1 : float in [0, 1), decay of the mean m
     beta2 : float in [0, 1), decay of the second moment s
     epsilon : float > 0
-    weight_decay : L2 penalty, as in Adam; AdamW applies its decoupled weight decay itself
+    weight_decay : L2 penalty of tensors that are never compressed. Compressed tensors get only that
+        of an Adam passed as ``optimizer=``, which also replaces this value. AdamW applies its
+        decoupled weight decay itself
     clip_norm : as in ``MomentumCorrection``
 
     Notes
@@ -49,10 +51,10 @@ class AdamCorrection(DirectionMemory):
     gradients. The entry's second moment is then too large compared with its mean, so its updates
     are too small, by a factor of about the square root of 1 / density.
 
-    Each rank has only its own gradients, whose noise has N times the variance of the noise in the
-    average gradient, so Adam would take shorter steps than with the average. ``averaged`` is the
-    expected second moment of the average, if the ranks' gradients have the same mean and
-    independent noise.
+    Each rank has only its own gradients. Their noise has N times the variance of the noise in the
+    average gradient, so Adam would take shorter steps than with the average gradient. ``averaged``
+    is the expected second moment of the average gradient, if the ranks' gradients have the same
+    mean and independent noise.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, and v adds up the entry's gradients, so a mean over the last ten
@@ -66,17 +68,17 @@ class AdamCorrection(DirectionMemory):
     are not smoothed. With amsgrad, the largest s replaces s.
 
     State: m, s and v, float32 (float64 for float64 gradients), and the largest s with amsgrad. With
-    rollback, each of them is kept twice. Cost: one pass over m, s and v. A step without a previous
-    threshold needs two passes, one of them over six vectors.
+    rollback, each of these vectors is kept twice. Cost: one pass over m, s and v. A step without a
+    previous threshold needs two passes, one of them over six vectors.
 
     Paper: kingma2015adam.  Derived here: the correction for the number of ranks, and the use of the
     residual instead of the mean m.
     """
 
-    beta1: float = option(check_fraction, 0.9)
-    beta2: float = option(check_fraction, 0.999)
+    beta1: float = option(check_number, 0.9, low=0, high=1, with_low=True)
+    beta2: float = option(check_number, 0.999, low=0, high=1, with_low=True)
     epsilon: float = option(check_number, 1e-8, low=0)
-    weight_decay: float = option(check_not_negative, 0.0)
+    weight_decay: float = option(check_number, 0.0, low=0, with_low=True)
     clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> AdamCorrectionState:
@@ -167,8 +169,8 @@ class AdamCorrectionState(DirectionState):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient and a direction, as ``_direct`` does. With amsgrad, m and s are updated
-        here, because the direction needs the largest s."""
+        """Return a gradient and a direction, as ``_direct`` does. With amsgrad, this method itself
+        updates m and s, because the direction needs the largest s, including the new one."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)

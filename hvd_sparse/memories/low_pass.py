@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import is_number
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.checks import check_number, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import Accumulated, Memory, ResidualState
 from hvd_sparse.registry import MEMORIES
@@ -15,13 +14,13 @@ from hvd_sparse.types import Selection, TensorSpec
 @MEMORIES.register("low_pass")
 @dataclass(frozen=True)
 class LowPass(Memory):
-    """Keep a low-pass filtered residual.
+    """Keep a residual to which each gradient is added only in part (a low-pass filter).
 
         accumulated = residual + gradient
         residual'   = (1 - beta) * residual + beta * (accumulated - sent)
 
-    For an entry that was not sent, this is residual + beta * gradient. For an entry that was sent
-    exactly, it is (1 - beta) * residual.
+    If an entry was not sent, its new residual is residual + beta * gradient. If it was sent
+    exactly, its new residual is (1 - beta) * residual.
 
     Parameters
     ----------
@@ -32,19 +31,15 @@ class LowPass(Memory):
     For beta < 1 the sum of sent and kept entries is, by design, not the accumulated vector: a part
     of each sent entry stays in the residual, and only a part of each unsent gradient is added.
 
-    State: two vectors a tensor, also without ``rollback``, because the filter needs both the
-    residual and the accumulated vector. Cost: one pass to accumulate, and one to filter.
+    State: two vectors per tensor, also without ``rollback``, because the filter needs both the
+    residual and the accumulated vector. Cost: one pass to accumulate, and three to filter.
 
     Paper: chen2020scalecom.
     """
 
-    beta: float
+    beta: float = option(check_number, low=0, high=1, with_high=True)
 
     needs_host = "adds up vectors on the host"
-
-    def __post_init__(self) -> None:
-        if not is_number(self.beta) or not 0 < self.beta <= 1:
-            raise InvalidOption(f"beta of LowPass is {self.beta!r}: give a number in (0, 1]")
 
     @property
     def conserves(self) -> bool:  # type: ignore[override]

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_fraction, check_not_negative, check_number, check_truth, option
+from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Momentum
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, scaled
@@ -33,31 +33,32 @@ class MomentumCorrection(MomentumMemory):
     weight_decay : L2 penalty. It has a velocity w of its own, and is added after the exchange
     clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
         before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
-        ``clip_norm / sqrt(world_size)`` if Horovod sums, because the average of N independent
-        gradients has ``1 / sqrt(N)`` of their norm, and the sum ``sqrt(N)`` times their norm
+        ``clip_norm / sqrt(world_size)`` if Horovod sums. The reason: the average of N independent
+        gradients has ``1 / sqrt(N)`` of their norm, and the sum has ``sqrt(N)`` times their norm
 
     Notes
     -----
     The optimizer must not apply momentum, because the reduced gradient is already a velocity.
 
-    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory.  With ``optimizer=`` SGD,
-    other methods use ``MomentumFeedback``, unless ``memory="momentum_correction"`` is given.
+    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory if ``optimizer=`` is SGD or is
+    not given. With SGD, other methods use ``MomentumFeedback``, unless
+    ``memory="momentum_correction"`` is given.
 
     A dense step sends all of v and keeps u, so a run with only dense steps is SGD with momentum.
     For tensors that are never compressed, the same momentum is applied to the reduced gradient.
 
     State: u and v, float32 (float64 for float64 gradients), and w with weight decay. With rollback,
-    each of them is kept twice. Cost: one pass over u and v (two in a step without a previous
+    each vector is kept twice. Cost: one pass over u and v (two in a step without a previous
     threshold), and two writes per sent entry; one more pass to clip, two more for weight decay.
 
     Paper: lin2018dgc.  Departs: norms are clipped tensor by tensor, as in the authors' later code,
     because the norm over all tensors is known only after the first tensors have been sent.
     """
 
-    momentum: float = option(check_fraction, 0.9)
+    momentum: float = option(check_number, 0.9, low=0, high=1, with_low=True)
     nesterov: bool = option(check_truth, False)
     masking: bool = option(check_truth, True)
-    weight_decay: float = option(check_not_negative, 0.0)
+    weight_decay: float = option(check_number, 0.0, low=0, with_low=True)
     clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
@@ -104,7 +105,8 @@ class MomentumCorrectionState(VelocityState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the reduced gradient, or an uncompressed tensor's velocity, plus weight decay."""
+        """Return the optimizer's input: the reduced gradient or, for a tensor that is never
+        compressed, its velocity; plus weight decay."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_fraction, check_not_negative, check_number, check_truth, option
+from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
@@ -32,7 +32,7 @@ def momentum_left(momentum: float, density: float) -> float:
 
 
 ROUNDING = 1e-6
-"""A number of steps s below this is a rounding error, and counts as 0."""
+"""If s (see ``MomentumFeedback``) is below this, it is a rounding error, and counts as 0."""
 
 
 @MEMORIES.register("momentum_feedback")
@@ -56,7 +56,8 @@ class MomentumFeedback(MomentumMemory):
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
-    weight_decay : L2 penalty
+    weight_decay : L2 penalty of tensors that are never compressed. Compressed tensors get only that
+        of an optimizer passed as ``optimizer=``, which also replaces this value
     clip_norm : as in ``MomentumCorrection``
 
     Notes
@@ -64,7 +65,8 @@ class MomentumFeedback(MomentumMemory):
     Momentum smooths gradients over momentum / (1 - momentum) steps, and moves the parameter by rate
     * gradient / (1 - momentum) in total for each gradient. The residual smooths too, over about 1 /
     density - 1 steps, so a velocity would delay each gradient a second time. Therefore u smooths
-    only over the remaining steps. In total, a gradient still counts 1 / (1 - momentum) times.
+    only over the difference of these two numbers of steps (s). In total, a gradient still counts
+    1 / (1 - momentum) times.
 
     If the density changes, v and u are rescaled to the new m, so that the total update that is
     still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
@@ -75,17 +77,17 @@ class MomentumFeedback(MomentumMemory):
     With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
     apply momentum.
 
-    State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
-    them is kept twice. Cost: as ``ErrorFeedback`` if m is 0, otherwise as ``MomentumCorrection``;
-    one more pass to clip. Weight decay reads the parameter in the same pass, or in one more if m is
-    above 0.
+    State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each
+    vector is kept twice. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
+    ``MomentumCorrection``; one more pass to clip. Weight decay reads the parameter in the same
+    pass, or in one more pass if m is above 0.
 
     This method comes from no paper.
     """
 
-    momentum: float = option(check_fraction, 0.9)
+    momentum: float = option(check_number, 0.9, low=0, high=1, with_low=True)
     nesterov: bool = option(check_truth, False)
-    weight_decay: float = option(check_not_negative, 0.0)
+    weight_decay: float = option(check_number, 0.0, low=0, with_low=True)
     clip_norm: float | None = option(check_number, None, low=0)
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumFeedbackState:
@@ -105,7 +107,8 @@ class MomentumFeedbackState(VelocityState):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """The factor (1 - m) / (1 - momentum), which gives the ranks' sum the scale of SGD."""
+        """The factor (1 - m) / (1 - momentum), by which the ranks' sum is multiplied, so that its
+        scale is that of SGD."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
@@ -114,7 +117,8 @@ class MomentumFeedbackState(VelocityState):
         return momentum_left(self._options.momentum, self.density or 0.0)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the fraction of a velocity that is applied in a step whose gradient is 0."""
+        """Return the fraction of the velocity that moves the parameter if the next gradient is 0.
+        ``momentum`` is that of the velocity."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(
@@ -124,8 +128,8 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density. The update that is still to be applied stays the
-        same."""
+        """Rescale v and u to this step's density. The total update that is still to come from them
+        stays the same."""
         density, old = self.density or 0.0, self._at
         if not self._options.momentum:
             return  # as in torch, the velocity does not change without momentum
@@ -164,7 +168,8 @@ class MomentumFeedbackState(VelocityState):
             self.residual.old[:] = self.residual.old.copy() + owed
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a velocity with which SGD can continue. SGD has no vector for the residual."""
+        """Return a velocity with which SGD can continue. The residual is not included, because SGD
+        has no vector for it."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         momentum = self._options.momentum

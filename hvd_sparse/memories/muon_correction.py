@@ -6,14 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.checks import (
-    check_fraction,
-    check_number,
-    check_truth,
-    check_whole,
-    is_number,
-    option,
-)
+from hvd_sparse.checks import check_number, check_truth, check_whole, is_number, option
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
@@ -28,7 +21,7 @@ from hvd_sparse.types import TensorSpec
 class MuonCorrection(AdamCorrection):
     """Compute Muon's updates of matrices on every rank before the selection, and accumulate them.
 
-    To tensors that are not matrices, the rule of ``AdamCorrection`` is applied.
+    Tensors that are not matrices follow the rule of ``AdamCorrection``. For a matrix:
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
@@ -54,9 +47,10 @@ class MuonCorrection(AdamCorrection):
     The optimizer multiplies the reduced updates by its learning rate, and does not orthogonalize
     them again. After the exchange, Muon would orthogonalize a matrix that has few non-zero entries.
 
-    At density 1 on one rank this is Muon itself. On several ranks the result is the average of the
-    updates for each rank's gradients, while Muon computes the update for the average gradient. Both
-    are equal if the ranks' gradients are equal; otherwise the average of the updates is shorter.
+    At density 1 on one rank, the result is that of Muon itself. On several ranks, the result is the
+    average of the updates for each rank's gradients, while Muon computes the update for the average
+    gradient. Both are equal if the ranks' gradients are equal; otherwise the average of the updates
+    is shorter than Muon's update.
 
     Without ``optimizer=``, every tensor of two or more dimensions is treated as a matrix. With
     ``optimizer=``, the optimizer's parameter groups decide which tensors are matrices; embeddings
@@ -65,14 +59,14 @@ class MuonCorrection(AdamCorrection):
     the last two dimensions. Tensors that are never compressed get Muon itself, or Adam.
 
     State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
-    other tensors. With rollback, each of them is kept twice. Cost: three passes, and the iteration
-    of all matrices on every rank, which takes about 2 * ns_steps * (r + 2 * c) * r * r operations
-    for a matrix of r rows and c columns, where r is the smaller number.
+    other tensors. With rollback, each vector is kept twice. Cost: three passes, and the iteration
+    of all matrices on every rank. For a matrix of r rows and c columns, where r is the smaller
+    number, the iteration takes about 2 * ns_steps * (r + 2 * c) * r * r operations.
 
     Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.
     """
 
-    momentum: float = option(check_fraction, 0.95)
+    momentum: float = option(check_number, 0.95, low=0, high=1, with_low=True)
     nesterov: bool = option(check_truth, True)
     ns_steps: int = option(check_whole, 5, least=1)
     ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
@@ -113,9 +107,9 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Take the settings from the optimizer. If they include a momentum, the tensor is a matrix
-        for Muon; otherwise it gets Adam. Raises InvalidOption if the settings are Muon's, and the
-        tensor has fewer than two dimensions."""
+        """Take the settings from the optimizer. If they include a momentum, they are Muon's, and
+        the tensor is treated as a matrix; otherwise it gets Adam. Raises InvalidOption if the
+        settings are Muon's, and the tensor has fewer than two dimensions."""
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(
@@ -142,7 +136,8 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum, and return ``share`` times Muon's update in a new vector."""
+        """Update a matrix's momentum m, and return Muon's update, multiplied by ``share``, in a new
+        vector."""
         options, m = self._options, self.mean
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
         u = kernels.directed(scaled(gradient, 1 - options.momentum), momentum)

@@ -5,21 +5,21 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice, option
+from hvd_sparse.checks import check_choice, check_number, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The parameters of a variant.
+    """The parameters of a variant of ``gaussian_k``.
 
     rounds : largest number of rounds; in each round, the entries that reach the threshold are
         counted
     least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
     lower, higher : factors of the threshold if too few or too many entries reach it
-    is_literal : follow Algorithm 1: use the one-sided quantile, and keep the threshold after the
-        last round
+    is_literal : follow the paper's Algorithm 1: use the one-sided quantile, and do not change the
+        threshold after the last round
     """
 
     rounds: int
@@ -74,7 +74,7 @@ class GaussianK(DensitySelector):
     """
 
     variant: str = option(check_choice, "ours", choices=VARIANTS)
-    cap: float = option(check_cap, 8.0)
+    cap: float = option(check_number, 8.0, low=1, with_low=True)
 
     ignores = frozenset({"order", "scale"})
     needs_host = ""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, option
+from hvd_sparse.checks import check_number, option
 from hvd_sparse.kernels.contract import Moments
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
@@ -51,7 +51,7 @@ class Ldte(DensitySelector):
     entry is sent.
     """
 
-    cap: float = option(check_cap, 8.0)
+    cap: float = option(check_number, 8.0, low=1, with_low=True)
 
     needs_host = ""
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_factor, check_whole, option
+from hvd_sparse.checks import check_number, check_whole, option
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors._aim import Cut, aim_at, aim_below
@@ -20,15 +20,15 @@ class ReusedThreshold(DensitySelector):
     """Select the entries above a threshold that an exact top-k gave some steps ago.
 
         every ``period`` steps: exact top-k; the threshold is the smallest selected magnitude
-        other steps: threshold *= drift after a step with more than 5/4 k entries,
-                     threshold /= drift after a step with fewer than 2/3 k
+        other steps: threshold *= drift after a step that sent more than 5/4 k entries,
+                     threshold /= drift after a step that sent fewer than 2/3 k entries
 
     Parameters
     ----------
     period : number of steps from one exact top-k to the next, 1 or more
     drift : factor by which the threshold changes, 1 or more
-    cap : if more than cap * k entries, or none, reach the threshold, this step selects by exact
-        top-k
+    cap : 1 or more. If more than cap * k entries, or none, reach the threshold, the step selects by
+        exact top-k
 
     Notes
     -----
@@ -43,8 +43,8 @@ class ReusedThreshold(DensitySelector):
     """
 
     period: int = option(check_whole, 32, least=1)
-    drift: float = option(check_factor, 1.012)
-    cap: float = option(check_cap, 2.0)
+    drift: float = option(check_number, 1.012, low=1, with_low=True)
+    cap: float = option(check_number, 2.0, low=1, with_low=True)
 
     needs_host = ""
     pass_limit = 1

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvd_sparse.checks import check_cap, check_choice, check_number, check_whole, option
+from hvd_sparse.checks import check_choice, check_number, check_whole, option
 from hvd_sparse.kernels.contract import Tail
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
@@ -17,7 +17,8 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x), to about 1e-12, for a gamma distribution with this shape and scale 1."""
+    """Return P(X > x) for a gamma distribution with this shape and scale 1, with an error of about
+    1e-12."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -57,12 +58,13 @@ def tail_quantile(shape: float, probability: float) -> float:
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of an exponential distribution fitted to the excesses."""
+    """Return the quantile at 1 - ratio of an exponential distribution fitted to ``tail``."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a generalised Pareto distribution fitted by moments."""
+    """Return the quantile at 1 - ratio of a generalised Pareto distribution that has the mean and
+    the variance of ``tail``."""
     # Without variance, fit an exponential distribution, for which the quotient is 1.
     quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
@@ -72,7 +74,7 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a gamma distribution fitted to the tail. The
+    """Return the quantile at 1 - ratio of a gamma distribution fitted to ``tail``. The
     distribution's shape is computed by the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
@@ -86,7 +88,8 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""For each value of ``distribution``, the fit of the first stage, and the fit of later stages."""
+"""For each value of the option ``distribution``, the fit of the first stage and that of later
+stages."""
 
 
 @SELECTORS.register("sidco")
@@ -113,9 +116,10 @@ class Sidco(DensitySelector):
 
     Notes
     -----
-    Another stage selects more entries if the tail is light, and fewer if it is heavy, which is not
-    known in advance. So the number of stages goes on changing in one direction until the error
-    grows, and then in the other. At least the largest entry is sent.
+    With one stage more, more entries are selected if the distribution's tail is light, and fewer if
+    the tail is heavy. The weight of the tail is not known in advance. So the number of stages
+    changes in one direction until the error of count / k grows, and then in the other direction. At
+    least the largest entry is sent.
 
     Cost: one pass per stage, and one to take the entries.
 
@@ -128,7 +132,7 @@ class Sidco(DensitySelector):
     stages: int = option(check_whole, 1, least=1)
     first_ratio: float = option(check_number, 0.25, low=0, high=1)
     adapt_every: int = option(check_whole, 5, least=0)
-    cap: float = option(check_cap, 8.0)
+    cap: float = option(check_number, 8.0, low=1, with_low=True)
 
     needs_host = ""
 

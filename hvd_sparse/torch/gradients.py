@@ -47,7 +47,6 @@ class ParameterIndex:
         self._named = list(named_parameters)
         self._position_at: dict[int, int] = {}
         self._pointer_of: dict[int, int] = {}
-        self._last_hooked: int | None = None
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(weakly(self.record, position))
             for position, (_, parameter) in enumerate(self._named)
@@ -56,10 +55,7 @@ class ParameterIndex:
 
     def record(self, position: int, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
-        if gradient is None:
-            return
-        self._last_hooked = position
-        if gradient.is_sparse:
+        if gradient is None or gradient.is_sparse:
             return
         pointer = gradient.data_ptr()
         old = self._pointer_of.get(position)
@@ -80,31 +76,15 @@ class ParameterIndex:
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
         """Find the parameter whose sparse gradient Horovod has made dense (``sparse_as_dense``)."""
-        candidates = [
-            position
-            for position, (_, parameter) in enumerate(self._named)
-            if parameter.grad is not None
-            and parameter.grad.is_sparse
-            and parameter.shape == gradient.shape
-        ]
         reducing = (frame for frame in _frames() if frame.f_code.co_name == REDUCING)
         called_for = next((frame.f_locals.get("p") for frame in reducing), None)
-        for position in candidates:
-            if self._named[position][1] is called_for:
+        for position, (_, parameter) in enumerate(self._named):
+            if parameter is called_for and parameter.grad is not None and parameter.grad.is_sparse:
                 return position
-        if self._last_hooked in candidates:
-            return self._last_hooked
-        if len(candidates) == 1:
-            return candidates[0]
         raise UnknownGradient(
             f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
-            "parameters given to the compressor"
-            + (
-                f" for certain, because {len(candidates)} of them could have it"
-                if candidates
-                else ""
-            )
-            + "; give the compressor the same named_parameters as hvd.DistributedOptimizer"
+            "parameters given to the compressor; give the compressor the same named_parameters as "
+            "hvd.DistributedOptimizer"
         )
 
     def close(self) -> None:
@@ -145,7 +125,8 @@ def find_optimizer(process_set: ProcessSet) -> Optimizer:
 
 
 def refuse_parameter(tensor: torch.Tensor) -> None:
-    """Raise UnsupportedReduction for a parameter: Horovod passes one only with Adasum."""
+    """Raise UnsupportedReduction if Horovod passes a parameter instead of a gradient, as for
+    Adasum."""
     if isinstance(tensor, torch.nn.Parameter):
         raise UnsupportedReduction(
             "Horovod passed a parameter instead of its gradient, as it does for op=hvd.Adasum, "
@@ -289,7 +270,7 @@ class Changes:
         memory: np.ndarray | None = None,
     ) -> None:
         """Record the gradient of a parameter before Horovod receives it. If ``run`` is a new step,
-        first forget the gradients of the last step, which was abandoned. ``memory`` is the
+        first forget the gradients of the step before, which was abandoned. ``memory`` is the
         gradient's own memory, flat, if the caller has it."""
         gradient = parameter.grad
         is_of_another_run = None not in (run, self.run) and run is not self.run

@@ -53,14 +53,13 @@ _ANNOUNCED = struct.Struct("<4xB3xI")
 _CHECKSUM = struct.Struct("<I4x")
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
-NATIVE_TYPES = {number: dtype.newbyteorder("=") for number, dtype in VALUE_TYPES.items()}
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
 AS_TYPE = 0
 VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4, "int2": 5}
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
 FEW = 32
-"""Largest number of indices that ``need_ascending`` checks by a Python loop."""
+"""Largest number of indices that ``need_ascending`` checks without numpy."""
 
 
 class Coding(Protocol):
@@ -116,7 +115,8 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes of a codec's frames of one dtype, as a little-endian integer."""
+    """Return the first 8 bytes, as a little-endian integer, of a codec's frames with values of
+    this dtype."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
@@ -124,8 +124,8 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the length in bytes of the frame at an offset of a buffer, without checking the
-    checksum. Raises CorruptPayload if the frame is truncated, or is not a frame."""
+    """Return the length in bytes of the frame at an offset of a buffer, without comparing the
+    checksum. Raises CorruptPayload if the frame is truncated, or if no frame starts there."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])
@@ -138,7 +138,7 @@ def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
 
 def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
     """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are not a whole
-    frame or, with ``has_checksum``, if they do not match its checksum."""
+    frame or, with ``has_checksum``, if they do not match the frame's checksum."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
@@ -231,14 +231,6 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
         )
 
 
-def selection_from(frame: Frame, indices: np.ndarray, values: np.ndarray) -> Selection:
-    # Convert only if needed: on a little-endian machine, the types are right already.
-    if not (values.dtype.isnative and indices.dtype == np.uint32):
-        indices = indices.astype(np.uint32, copy=False)
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
-    return Selection(indices, values, frame.numel)
-
-
 def decode_for(
     key: str,
     numel: int,
@@ -248,12 +240,12 @@ def decode_for(
     kernels: Packers,
 ) -> Selection:
     """Return the selection in a frame of the tensor ``key``. Raises CorruptPayload unless the frame
-    is valid, and for ``numel`` entries of this dtype. The header is checked before the codec
-    decodes, because a corrupt frame of few bytes may claim to have 2**32 entries."""
+    is valid, and is for ``numel`` entries of this dtype. The header is checked before the codec
+    decodes, because a corrupt frame of few bytes may announce 2**32 entries."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)
-    announced_dtype = NATIVE_TYPES.get(number)
+    announced_dtype = VALUE_TYPES.get(number)
     if announced != numel or announced_dtype != dtype:
         read_frame(buffer)  # if the header was altered, this raises the error that says so
         raise CorruptPayload(

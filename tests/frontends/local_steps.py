@@ -190,7 +190,7 @@ def refused(name):
         ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
         (
             {"compression": made, "every": 2, "outer_momentum": 1.0},
-            "0, or a number between 0 and 1",
+            "outer_momentum of LocalSteps is",
         ),
     ]
     said = [[caught(partial(LocalSteps, *first, given, **o)), words] for o, words in wrong]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,11 +21,11 @@ from hvd_sparse.kernels.optimizers import Direction, Momentum, operands
 from hvd_sparse.types import Selection
 
 CANDIDATES = 8
-"""A list is trimmed if it has at most this many times the wanted entries, or a 64th of the vector's
-entries. If it would be longer, the vector is searched instead."""
+"""To find the largest entries, a list of entries is trimmed if it has at most this many times the
+wanted number, or at most a 64th of the vector's entries. Otherwise the vector is searched."""
 
 ENTRIES_PER_THREAD = 1 << 17
-"""Number of entries of a vector for which one more thread saves time."""
+"""A vector is divided among threads only as far as each thread has at least this many entries."""
 
 SHARED = 2 * ENTRIES_PER_THREAD
 """Smallest vector that several threads work on, in entries."""
@@ -46,21 +45,22 @@ _BITS = {
     np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
     np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
 }
-"""For each dtype, structs that round a number and read its bits; faster than numpy scalars."""
+"""For each dtype, structs that round a number and read its bits. They are faster than numpy
+scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     """Compiled kernels. They read vectors once, at the speed of the memory, without Python's global
-    interpreter lock. ``threads`` threads work on each vector; fewer on short ones."""
+    interpreter lock. ``threads`` threads work on each long vector, and fewer on shorter vectors."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "hvd_sparse") if threads > 1 else None
-        if sys.byteorder == "little":
-            self.most_in_row = math.inf if threads == 1 else SHARED - 1
+        self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Return, in order, the results of ``work(start, stop)`` for each thread's part."""
+        """Divide a vector of ``numel`` entries among threads. Return, in order, the results of
+        ``work(start, stop)`` for each thread's part."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
@@ -155,9 +155,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
             # With threshold 0, all non-zeros were taken, however few they are.
             if taken is not None and (found >= count or threshold == 0):
                 return self.trim(taken, count, None)[0]
-        indices, values = _room(min(count, x.size) + 1, x)
-        found = lists.take_largest(x, count, indices, values)
-        return Selection(indices[:found], values[:found], x.size)
+        return self.trim(Selection(np.arange(x.size, dtype=np.uint32), x, x.size), count, None)[0]
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         count, taken = self.count_and_take(x, threshold, _few(most, x.size))
@@ -213,8 +211,9 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold that is rounded to the dtype, but at least ``least``.
-    The default, 1, is the pattern of the smallest number above 0, so zeros are never taken."""
+    """Return the bit pattern of a threshold that is rounded to the dtype, or ``least`` if that is
+    more. The default, 1, is the pattern of the smallest number above 0, so zeros are never taken.
+    """
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

@@ -19,18 +19,20 @@ from hvd_sparse.kernels.numba.vectors import (
 )
 
 MOST_BIN_BITS = 11
-"""Binary logarithm of a histogram's largest number of bins: 2,048 counters fit the first-level
-cache."""
+"""Binary logarithm of a histogram's largest number of bins, 2,048. This many counters fit the
+first-level cache."""
 
 BLOCK = 4096
-"""Entries of ``assemble``'s buffer, which fits the first-level cache."""
+"""Number of entries of ``assemble``'s buffer, which fits the first-level cache."""
 
 LARGE_BYTES = 1 << 18
-"""Smallest result that is written past the caches, in bytes: an eighth of a second-level cache."""
+"""Length in bytes of the smallest result that is written past the caches: an eighth of a
+second-level cache."""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return x's bit patterns, the mask that clears a sign, and the pattern of infinity."""
+    """Return the bit patterns of x, the mask that clears the sign bit, and the bit pattern of
+    infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -43,7 +45,7 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of a magnitude, but 0 for NaN, so that NaN is never taken."""
+    """Return the bit pattern of a magnitude. For NaN return 0, so that NaN is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
@@ -80,7 +82,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
     if nonzeros < count:
         return np.int64(0), np.int64(0)
     if count < 1:
-        return np.int64(everything), np.int64(0)  # all non-zeros are taken
+        return np.int64(everything), np.int64(0)  # nothing is taken
     bin_bits = 3
     while bin_bits < MOST_BIN_BITS and bits.size >> (bin_bits + 1):
         bin_bits += 1
@@ -106,26 +108,11 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
         bits = _inside(bits, first, last, counts[chosen], everything, infinity)
 
 
-@compiled(signatures("xpJO"))
-def take_largest(x, count, indices, values):  # type: ignore[no-untyped-def]
-    """Write the result of ``Kernels.take_largest`` to lists with one spare place. Return the number
-    of entries."""
-    bits, everything, infinity = _bits(x)
-    smallest, ties = _cut(x, count)
-    found = 0
-    for i in range(bits.size):
-        key = _key(bits[i], everything, infinity)
-        is_tie = (key == smallest) & (ties > 0)
-        ties -= is_tie
-        indices[found], values[found] = i, x[i]  # the next entry overwrites it unless it is kept
-        found += (key > smallest) | is_tie
-    return found
-
-
 @compiled(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))))
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Write the result of ``Kernels.trim`` to lists with one spare place. Return the number of
-    entries and their smallest magnitude. If ``gives_back``, write the others back to ``out``."""
+    """Write the result of ``Kernels.trim`` to ``kept_indices`` and ``kept_values``, which have one
+    spare place. Return the number of these entries and their smallest magnitude. If ``gives_back``,
+    write the other entries back to ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -228,7 +215,7 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 @compiled(signatures("OjOIf", types.void))
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
     """Write the sum of ``Kernels.assemble`` to ``out``. The parts are concatenated; part i ends at
-    ``ends[i]``. Their values are overwritten by the products with ``factor``."""
+    ``ends[i]``. ``values`` is overwritten by its product with ``factor``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple

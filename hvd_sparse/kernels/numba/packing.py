@@ -48,8 +48,8 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)])
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether these ascend
-    strictly. The counts must add up to the number of positions."""
+    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether the indices
+    ascend strictly. The counts must add up to the number of positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])
@@ -87,7 +87,8 @@ def half_codes(values, bits, codes):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(_U2, _U4_OUT, _F4_OUT)])
 def half_values(codes, bits, values):  # type: ignore[no-untyped-def]
-    """Write the values, and return whether all are finite. ``bits`` is a view of ``values``."""
+    """Write the values of float16 codes, and return whether all values are finite. ``bits`` is a
+    view of ``values``."""
     bad = small = np.uint32(0)
     for i in range(codes.size):
         code = np.uint32(codes[i])
@@ -182,7 +183,7 @@ class CompiledPackers(Packers):
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
         indices = np.empty(positions.size, np.uint32)
-        ascend = join_blocks(_native(counts), _native(positions), indices, bits)
+        ascend = join_blocks(_aligned(counts), _aligned(positions), indices, bits)
         return indices if ascend else None
 
     def half_codes(self, values: np.ndarray) -> np.ndarray:
@@ -192,7 +193,7 @@ class CompiledPackers(Packers):
 
     def half_values(self, codes: np.ndarray) -> np.ndarray | None:
         values = np.empty(codes.size, np.float32)
-        return values if half_values(_native(codes), values.view(np.uint32), values) else None
+        return values if half_values(_aligned(codes), values.view(np.uint32), values) else None
 
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
         codes = np.empty(values.size, np.uint16)
@@ -201,7 +202,7 @@ class CompiledPackers(Packers):
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
         values = np.empty(codes.size, np.float32)
-        return values if brain_values(_native(codes), values.view(np.uint32)) else None
+        return values if brain_values(_aligned(codes), values.view(np.uint32)) else None
 
     def largest_magnitude(self, values: np.ndarray) -> float:
         bits = values.view(f"u{values.itemsize}")
@@ -226,7 +227,7 @@ class CompiledPackers(Packers):
     def level_values(
         self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
     ) -> np.ndarray:
-        values = np.empty(codes.size, dtype.newbyteorder("="))
+        values = np.empty(codes.size, dtype)
         level_values(codes, low, high, values)
         return values
 
@@ -242,15 +243,12 @@ class CompiledPackers(Packers):
 
     def pack_gaps(self, indices: np.ndarray, numel: int) -> np.ndarray:
         body = np.empty(BYTES_OF_GAP * (indices.size + 8), np.uint8)
-        return body[: pack_gaps(_native(indices), numel, body)]
+        return body[: pack_gaps(_aligned(indices), numel, body)]
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
         indices = np.empty(count, np.uint32)
         return indices if unpack_gaps(body, numel, indices) else None
 
 
-def _native(array: np.ndarray) -> np.ndarray:
-    """Return the array if it is aligned and in native byte order, otherwise a copy that is."""
-    if array.flags.aligned and array.dtype.isnative:
-        return array
-    return np.require(array, array.dtype.newbyteorder("="), "A")
+def _aligned(array: np.ndarray) -> np.ndarray:
+    return array if array.flags.aligned else array.copy()

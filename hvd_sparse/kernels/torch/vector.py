@@ -15,7 +15,8 @@ except ImportError:
     greenlet = None
 
 LOW = 0xFFFFFFFF
-"""Mask that converts int32 indices to int64, because torch has few operations on uint32."""
+"""Mask that removes the sign of indices that were converted from int32 to int64. They are copied as
+int32, because torch has few operations on uint32."""
 
 
 def numpy_dtype(tensor: torch.Tensor) -> np.dtype:
@@ -40,13 +41,6 @@ class DeviceVector:
     @property
     def itemsize(self) -> int:
         return self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.itemsize
-
-    def __len__(self) -> int:
-        return self.size
 
     def __getitem__(self, where: slice | np.ndarray) -> Vector:
         """Return a slice as a DeviceVector, or the entries at given indices as a numpy array."""
@@ -96,11 +90,11 @@ class DeviceVector:
 
 
 Vector = Union[np.ndarray, DeviceVector]
-"""Argument of this engine's kernels. An array on the host is used as a CPU tensor."""
+"""Type of the vectors for this engine's kernels. An array on the host is used as a CPU tensor."""
 
 
 def tensor_of(x: Vector) -> torch.Tensor:
-    """Return a torch tensor that shares the vector's memory, or copies a read-only array."""
+    """Return a torch tensor that shares the vector's memory, or for a read-only array a copy."""
     if isinstance(x, DeviceVector):
         return x.tensor
     # Make a new array, because one of one entry may have a negative stride, which torch refuses.
@@ -120,7 +114,8 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
 
 
 class Copy:
-    """A device tensor's copy in pinned host memory, started at once. CPU tensors are not copied."""
+    """A copy of a device's tensor in pinned host memory. The copying starts at once. A CPU tensor
+    is not copied."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._is_read = tensor.device.type == "cpu"
@@ -160,15 +155,15 @@ def follow(stream: torch.Stream | None) -> None:
 
 
 def fetch(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view. Tasks of
-    ``run_together`` share one copy and one wait for the device."""
+    """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view. If the caller
+    is a task of ``run_together``, all tasks share one copy and one wait for the device."""
     walk = None if tensor.device.type == "cpu" else current_walk()
     return Copy(tensor).array() if walk is None else walk.ask(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
     """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
-    for each device. The tensors must not be used again, because an array may share their memory."""
+    for each device. Do not reuse the tensors: the array of a CPU tensor may share its memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
@@ -193,7 +188,7 @@ def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return a copy of the array on the device, without waiting until it is complete. Until then,
+    """Return the array on the device, without waiting until its copy is complete. Until then,
     torch's allocator keeps the pinned memory from which the array is copied."""
     if device.type == "cpu":
         return tensor_of(array)
@@ -203,7 +198,8 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return int64 indices on the device. They are copied as 4 bytes each and converted there."""
+    """Return int64 indices on the device. They are copied to it as 4 bytes each, and converted
+    there."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
 
