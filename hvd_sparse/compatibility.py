@@ -1,5 +1,5 @@
-"""Checks that the chosen parts work together. The checks use attributes of the parts, never ids, so
-that parts which users register are checked too."""
+"""Checks that the chosen selector, memory, codec, exchange and schedule work together. The checks
+read attributes of these parts, never their ids, so they also cover parts that users register."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ Groups = Union[int, str, tuple[tuple[str, ...], ...], None]
 """The option ``groups`` after its check: a number of groups, "planned", lists of names, or None."""
 
 PLANNED = "planned"
-"""Value of the option ``groups``: the groups are planned from measurements."""
+"""Value of the option ``groups`` with which the groups are planned from measurements."""
 
 
 def check_select_over(select_over: object, exchange: Exchange, selector: Selector) -> None:
-    """Raise InvalidOption for an unknown value, and for "group" if the exchange or the selector
-    works on one tensor at a time."""
+    """Raise InvalidOption for an unknown value of ``select_over``, and for "group" if the exchange
+    or the selector works on one tensor at a time."""
     check_choice(select_over, "select_over", ("tensor", "group"))
     if select_over == "tensor":
         return
@@ -107,8 +107,8 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 
 def check_measured(option: str, exchange: Exchange) -> None:
-    """Raise InvalidOption if the exchange sends messages after the backward pass. ``option`` is a
-    choice that needs measured costs, and only messages in the backward pass are measured."""
+    """Raise InvalidOption if the exchange starts collectives after the backward pass, because these
+    are not measured. ``option`` names, for the message, the choice that needs measured costs."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "
@@ -131,7 +131,7 @@ def check_hiding(groups: object, select_over: object) -> None:
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
     """Raise InvalidOption if the density is "hiding". Callers that cannot measure densities call
-    this and give their reason, ``why``, for the message."""
+    this function, and give the reason, ``why``, for the message."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "

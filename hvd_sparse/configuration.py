@@ -1,4 +1,5 @@
-"""Configuration of a compressor: its parts and the common options."""
+"""Configuration of a compressor: its selector, memory, codec, exchange and schedule (its parts),
+and the options that all methods have."""
 
 from __future__ import annotations
 
@@ -68,20 +69,21 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "process_set")
-"""Options of users that are not in a ``Configuration``, for the error about unknown options."""
+"""Options of the methods that are not fields of ``Configuration``, for the error about unknown
+options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between ranks, and between a compressor and a saved state."""
 
 MOST_DENSITIES = 1024
-"""Largest number of densities whose parts are cached."""
+"""Largest number of densities for which the selector and the codec are cached."""
 
 
 class StepParts:
-    """The selector and the codec for one tensor in one step, at this tensor's density (None if the
-    selector takes no density).
+    """The selector and the codec for one tensor in one step, at the tensor's density.
 
-    sends_accumulated : the sent values equal the accumulated values bit for bit
+    density : the tensor's density; None if the selector takes no density
+    sends_accumulated : whether the sent values equal the accumulated values bit for bit
     row_body : format of the frame bodies that compiled kernels write for this codec (see
         ``kernels.rows``); 0 if the kernels do not support the codec or the selector
     """
@@ -194,7 +196,8 @@ class Configuration:
 
     def describe(self) -> Report:
         """Return a JSON-serializable mapping of all options, from which ``create`` makes an equal
-        configuration. Functions among the telemetry writers are left out."""
+        configuration. Telemetry writers that are functions are omitted, because they cannot be in
+        JSON."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in PARTS:
             told[name] = None if told[name] is None else configuration(told[name])
@@ -314,7 +317,8 @@ class Configuration:
 
     @cached_property
     def fixed_parts(self) -> StepParts | None:
-        """The parts for all steps, if all tensors have one constant density or none; else None."""
+        """The selector and the codec for all steps, if all tensors have one constant density, or
+        none has a density; else None."""
         if self.schedule is None:
             return self.parts_at(None)
         if self.rule is not None or not isinstance(self.schedule, Constant):
@@ -336,8 +340,8 @@ class Configuration:
         pace: Pace | None = None,
     ) -> bool:
         """Return whether Horovod allreduces the whole gradient of a compressed tensor after
-        ``step`` completed steps, because sending entries would take longer or exceed
-        ``max_gathered_bytes``. All ranks get the same answer.
+        ``step`` completed steps, because sending entries would move at least as many bytes as this
+        allreduce, or exceed ``max_gathered_bytes``. All ranks get the same answer.
 
         exchange : the exchange in use; None for this configuration's own
         placement : the node of every rank; None for one rank per node
@@ -354,7 +358,8 @@ class Configuration:
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return how many entries of a tensor each rank may send; None if there is no limit."""
+        """Return how many entries of a tensor each rank may send by ``max_gathered_bytes``; None
+        without this limit."""
         if self.max_gathered_bytes is None:
             return None
         width = spec.accumulator.itemsize
@@ -362,8 +367,8 @@ class Configuration:
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
         """Return the exchanges from which "auto" chooses, with their default options: those that
-        fit these parts and ranks and drop no entries. ``shared_index`` sends one rank's indices, so
-        it is included only if all ranks select the same indices."""
+        fit these parts and ranks, and drop no entries. In ``shared_index`` all ranks use the
+        indices of one rank, so it is included only if all ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # An exchange that sums first sends less only if ranks share a node. It stores parts of the
@@ -385,7 +390,7 @@ class Configuration:
         return fitting
 
     def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
-        """Return the exchange to use; for "auto", the one with the smallest predicted time.
+        """Return the exchange to use; for "auto", the exchange with the smallest predicted time.
 
         numel : number of entries of all compressed tensors
         buckets : number of messages in which their entries are sent

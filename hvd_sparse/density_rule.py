@@ -27,8 +27,9 @@ class DensityRule:
     """A density for each tensor.
 
     A tensor has the density of the pattern that equals its name, or else of the matching glob with
-    the most characters that are not wildcards, in whatever order they are given. For example, with
-    ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the density 0.01.
+    the most characters that are not wildcards. The order of the patterns has no effect. For
+    example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the
+    density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls
@@ -144,7 +145,8 @@ def read_hiding(text: str, where: str = "density") -> float:
 
 
 def check_rule(density: Density, where: str) -> float | DensityRule:
-    """Return the option ``density`` as a float or rule. Raises InvalidOption, naming ``where``."""
+    """Return the option ``density`` as a float or a ``DensityRule``. Raises InvalidOption for an
+    invalid value; the message calls the option ``where``."""
     if isinstance(density, DensityRule):
         return density
     if isinstance(density, str):
@@ -172,7 +174,8 @@ def check_rule(density: Density, where: str) -> float | DensityRule:
 
 
 def number_of(density: Density, owner: str) -> float:
-    """Return a part's density. Raises InvalidOption, naming ``owner``, if the density is a rule."""
+    """Return ``density`` if it is a number. Raises InvalidOption if it is a rule; the message names
+    the ``owner`` of the density, for example a selector."""
     if isinstance(density, DensityRule):
         raise InvalidOption(
             f"density of {owner} is a rule for several tensors: call at_density(...) with one "

@@ -18,7 +18,8 @@ class SparseError(Exception):
 
 
 class UnknownName(SparseError, LookupError):
-    """Raised if no part is registered under an id; the message lists the registered ids."""
+    """Raised if no selector or other part is registered under an id; the message lists registered
+    ids."""
 
 
 class InvalidOption(SparseError, ValueError):
@@ -26,12 +27,13 @@ class InvalidOption(SparseError, ValueError):
 
 
 class UnsupportedInput(SparseError, TypeError):
-    """Raised for a tensor that cannot be compressed because of its dtype, device, size or name."""
+    """Raised for a tensor that cannot be compressed because of its dtype, device, size or name, and
+    for a graph, optimizer or Keras backend that is not supported."""
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Raised if Horovod reduces gradients by another operation than Sum or Average, or over another
-    process set than the compressor's."""
+    """Raised if Horovod reduces gradients by another operation than Sum or Average. Another process
+    set than the compressor's usually raises RankMismatch instead."""
 
 
 class UnknownGradient(SparseError, LookupError):
@@ -44,16 +46,17 @@ class ChangedGradient(SparseError, RuntimeError):
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """Raised if a gradient, its sum with the residual, or the sum of the ranks' gradients has NaN
-    or Inf, or if a value is too large for the dtype in which it must be stored."""
+    """Raised with ``on_nonfinite="raise"`` if a sum of the ranks' gradients, or a gradient that is
+    sent dense, has NaN or Inf. If a gradient that is compressed has NaN or Inf, or its residual
+    overflows, all ranks raise PeerFailure, whose text contains this error."""
 
     is_of_gradient = False
     """Whether the gradient itself has NaN or Inf, and not only its sum with the residual."""
 
 
 class CorruptPayload(SparseError, ValueError):
-    """Raised if received bytes are not a valid message, because they are truncated, altered or of
-    another version of the format."""
+    """Raised if received bytes are not a valid message, because they are truncated, altered or in
+    another version of the message format."""
 
 
 class RankMismatch(SparseError, RuntimeError):
@@ -67,7 +70,7 @@ class ReplicaMismatch(SparseError, RuntimeError):
 
 class PeerFailure(SparseError, RuntimeError):
     """Raised on all ranks if one of them failed, for example in ``compress`` or in the writing of a
-    checkpoint. The message has the text of that rank's error, if it could be sent."""
+    checkpoint. The message has the text of the failed rank's error, if that rank could send it."""
 
 
 class ExchangeTimeout(SparseError, TimeoutError):

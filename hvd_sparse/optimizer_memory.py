@@ -1,5 +1,6 @@
-"""Optimizers that the user passes to the compressor (``optimizer=``): the memories that compute
-their updates, and the learning rates that the schedule ``learning_rate`` follows."""
+"""Chooses the memory (the part that keeps the residual) that computes the updates of an optimizer
+passed as ``optimizer=``, checks the momentum of one that was not passed, and predicts the learning
+rates for the schedule ``learning_rate``."""
 
 from __future__ import annotations
 
@@ -23,21 +24,24 @@ logger = logging.getLogger("hvd_sparse")
 COSTS_ACCURACY_AT = 0.01
 """Highest density at which momentum with plain error feedback was measured to cost accuracy."""
 KEPT = ("masking", "clip_norm")
-"""Options of memories that optimizers do not have."""
+"""Those options of memories that optimizers do not have."""
 OF_SGD: tuple[type, ...] = (MomentumFeedback, MomentumCorrection)
 OF_ADAM: tuple[type, ...] = (AdamCorrection,)
 OF_MUON: tuple[type, ...] = (MuonCorrection,)
-"""For each kind of optimizer, the classes of the memories that can compute its update."""
+"""``OF_SGD``, ``OF_ADAM`` and ``OF_MUON``: the classes of the memories that can compute the update
+of this kind of optimizer."""
 ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
-"""Tolerated difference from the predicted rate, as a fraction of the mean rate."""
+"""Tolerated difference between a learning rate and the predicted one, as a fraction of the mean
+rate."""
 
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's name, and the classes of memories that compute its update, default first."""
+    """An optimizer's name, and the classes of the memories that can compute the optimizer's update,
+    the default class first."""
 
     name: str
     memories: tuple[type, ...]
@@ -119,7 +123,8 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """Learning rates with which a step's rate is compared, for each parameter group.
+    """For each parameter group, the learning rates with which the learning rate of a step is
+    compared.
 
     path : predicted rates, [step][group], if ``is_foreseen``; otherwise only the first step's rates
     """
@@ -167,8 +172,8 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return ``Rates`` that compare later learning rates with those of the first step. If the later
-    rates are not known, ``why`` is the reason, and a warning is logged."""
+    """Return ``Rates`` that compare later learning rates with those of the first step. ``why`` is
+    the reason why later rates are not known, for a warning; None logs no warning."""
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "

@@ -1,17 +1,18 @@
 """Timing of the parts of a step. With ``HVD_SPARSE_TIMELINE``, each rank writes a timeline file.
 
-A span is the timing of one part. Spans are passed to listeners: the planner, telemetry and the
-timeline. A timeline is in Chrome's trace format:
+A span is the start and end of one part of a step, for example of selecting. Spans are passed to
+listeners: the planner, telemetry and the timeline. A timeline is in Chrome's trace format:
 
     [
     {"name": "clock", "ph": "M", "pid": 0, "args": {"writer": "hvd_sparse",
     "start_time_since_epoch_in_micros": ...}}, {"name": "select", "ph": "X", "ts": ..., "dur": ...,
     "pid": 0, "tid": 1, "args": {"of": "layer4.weight"}},
 
-The process number ("pid") is the rank. Each thread ("tid", from 1) has a row. Each bucket has a
-further row for its exchanges, because these overlap with the threads' work. Times are in
-microseconds since the file was opened. The first event has the time of opening, under the name that
-Horovod's timeline uses. The file of a killed process lacks the last bracket; viewers accept this.
+The process number ("pid") is the rank. Each thread ("tid", from 1) has a row. Each bucket (the
+tensors of one message) has a further row for its exchanges, because exchanges overlap with the
+threads' work. Times are in microseconds since the file was opened. The first event has the time of
+opening, under the name that Horovod's timeline uses. The file of a killed process lacks the last
+bracket; viewers accept this.
 """
 
 from __future__ import annotations
@@ -100,8 +101,8 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """The timeline of one process, to which several threads may write. If a write fails, a warning
-    is logged, the file is closed and training continues."""
+    """The timeline of one process, to which several threads may write. If a later write fails, a
+    warning is logged, the file is closed and training continues."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank

@@ -33,7 +33,8 @@ Report = dict[str, Any]  # a mapping for users that can be converted to JSON
 State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""What a part remembers between the steps of a tensor; JSON-serializable, for checkpoints."""
+"""What a selector or an exchange remembers between a tensor's steps; JSON-serializable, for
+checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return this selection without the entries of ``others``, which is a part of it."""
+        """Return this selection without the entries of ``others``, all of which it must have."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)

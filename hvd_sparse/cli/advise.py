@@ -1,7 +1,7 @@
 """The command ``hvd-sparse advise``: predicts whether compression makes training steps faster. The
 prediction is arithmetic (``Setting.step``); nothing is measured. A collective is assumed to start
-after one cycle of Horovod and the latency of each hop of a ring, and then to overlap with the
-backward pass. Selecting and encoding make the backward pass longer."""
+after one cycle of Horovod and the latencies of all hops in a ring of the ranks, and then to overlap
+with the backward pass. Selecting and encoding make the backward pass longer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """A model: entries of its gradients, number of compressed tensors, seconds of backward pass."""
+    """A model: number of entries of all gradients, number of compressed tensors, and seconds of a
+    backward pass."""
 
     numel: int
     tensors: int
@@ -45,19 +46,21 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective, about one cycle of Horovod."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""Seconds of selecting and encoding per tensor, per entry and per sent entry; and seconds of making
-the dense result per entry and per received entry. Measured with ``ldte_bs``,
-``index_value``, the engine numba and one thread of an Intel Xeon with AVX-512
-(docs/results/selecting.md)."""
+"""The first three are the seconds of selecting and encoding per tensor, per entry and per sent
+entry. The last two are the seconds of making the dense result per entry and per received entry.
+Measured with ``ldte_bs``, ``index_value``, the engine numba and one thread of an Intel Xeon with
+AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""A sparse step must be faster by this factor, because dense gradients keep the accuracy."""
+"""A sparse step must be faster than dense and fp16 by this factor, because dense gradients keep the
+accuracy."""
 AS_GOOD = 1.02
-"""Steps within this factor count as equally fast; of these, the step that sends most is advised."""
+"""Steps whose times differ by at most this factor count as equally fast; of these, the step that
+sends most is advised."""
 BANDWIDTHS = (1e6, 1e12)
 """Range, in bit/s, in which ``Setting.crossover_bit_s`` searches."""
 
@@ -159,7 +162,8 @@ class Setting:
 
     def crossover_bit_s(self, density: float) -> float:
         """Return the bandwidth in bit/s below which compression is faster than dense and fp16; 0 if
-        compression is never faster, inf if it is always faster."""
+        compression is never faster in the range ``BANDWIDTHS``, inf if it is always faster
+        there."""
 
         def pays(logarithm: float) -> bool:
             here = replace(self, bandwidth_bit_s=math.exp(logarithm))
@@ -177,9 +181,10 @@ class Setting:
 
 def choose(steps: Sequence[Step]) -> Step:
     """Return the recommended step. ``steps`` has a dense step, an fp16 step and any number of
-    sparse steps, in this order. If the fastest sparse step is faster than dense and fp16 by the
-    factor ``MARGIN``, return the sparse step of the highest density that is about as fast.
-    Otherwise return dense, or fp16 if it is faster than dense by more than ``AS_GOOD``."""
+    sparse steps, in this order. If the fastest sparse step is faster than the dense and the fp16
+    step by the factor ``MARGIN``, return the sparse step of the highest density that is about as
+    fast. Otherwise return the dense step, or the fp16 step if it is faster by more than
+    ``AS_GOOD``."""
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

@@ -47,7 +47,7 @@ EXTRAS = {
 """Maps an optional package to the extra that installs it, and to what is missing without it."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
-"""Versions that the tests run with; patch releases count as one."""
+"""Versions that the tests run with; all patch releases of a version count as this version."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -138,7 +138,8 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print where gradients are compressed, and from which memory messages are sent."""
+    """Print whether gradients are compressed on the host or the device, and which of them sends
+    messages."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")

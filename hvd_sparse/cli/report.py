@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STAMPS = ("event", "step", "seconds", "time")
 NEEDED = ("step", "seconds", "step_s")
 SENT = "bytes_sent"
-"""The metric by which a run without a compressor reports its sent bytes."""
+"""The metric with which a run without a compressor reports the bytes that it sent."""
 
 Curve = tuple[list[float], list[float]]
 """The points of a curve: their steps or seconds, and their values."""
@@ -124,7 +124,8 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of a step, from first to last record; None if both have the same step."""
+        """Mean seconds of a step between the first and the last record; None if both are of the
+        same step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
@@ -315,8 +316,8 @@ def _bars(runs: Sequence[Run], axes: Axes) -> None:
 
 
 def _parts_of(run: Run) -> dict[str, float]:
-    """Return the median seconds of each part of a step, and of the rest of the step, by name. The
-    first record is left out if there are others, because first calls compile."""
+    """Return the median seconds of each part of a step, and of the rest of the step, by name. If
+    there are several records, the first is ignored, because first calls compile."""
     records = run.records[1:] or run.records
     parts = {
         part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)

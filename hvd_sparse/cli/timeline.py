@@ -90,8 +90,9 @@ def _fault_of(event: Report) -> str | None:
 
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
-    """Return the events of all timelines, this package's first. Times are microseconds since the
-    earliest start; hosts' clocks are not corrected. Each process gets a new, unique number."""
+    """Return the events of all timelines, beginning with those of this package. Times are
+    microseconds since the earliest start; hosts' clocks are not corrected. Each process gets a new,
+    unique number."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

@@ -11,7 +11,8 @@ from hvd_sparse.wire.frame import need
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Return numbers of 1, 2 or 4 bits, uint8 [count]. Raises CorruptPayload on nonzero padding."""
+    """Return ``count`` numbers of ``width`` (1, 2 or 4) bits, as uint8. Raises CorruptPayload if
+    the padding bits of the last byte are not zero."""
     numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")

@@ -31,8 +31,8 @@ NEAR = 1.01
 class Auto(Codec):
     """Use the codec that is expected to send the fewest bytes at the method's density.
 
-    This is mostly ``golomb`` below a density of about one third, ``bitmap`` above it, and ``dense``
-    near 1. Of the codecs within 1 % of the fewest bytes, the fastest is used.
+    The codec is mostly ``golomb`` below a density of about one third, ``bitmap`` above that, and
+    ``dense`` near 1. Of the codecs within 1 % of the fewest bytes, the fastest is used.
 
     Parameters
     ----------
@@ -68,7 +68,8 @@ class Auto(Codec):
         return self if self.density is not None else dataclasses.replace(self, density=density)
 
     def chosen(self, numel: int, value_bytes: int = 4) -> ValuedCodec:
-        """Return a tensor's codec. ``value_bytes`` is the item size of its values: 4 or 8 bytes."""
+        """Return the codec for a tensor of ``numel`` entries. ``value_bytes`` is the item size of
+        the tensor's values: 4 or 8 bytes."""
         return _chosen(self.values, self.density, numel, value_bytes)
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

@@ -17,14 +17,15 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """Send the number of sent entries in each block of 65,536, and the entries' 16-bit positions.
+    """For each block of 65,536 entries, send how many are sent, and their 16-bit positions.
 
         body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if all entries of some
-              block are sent; uint16 positions [count]; values
+              block are sent; uint16 positions [count]; values (default: bfloat16)
 
-    With 16-bit values an entry costs 4 bytes. The counts add 2 bytes per block: a third of a byte
-    per entry at density 1e-4, less at higher densities. Cost of encoding and of decoding: a copy of
-    the positions, a conversion of the values, and a CRC-32 of half the bytes of ``index_value``.
+    With 16-bit values a sent entry costs 4 bytes. The counts add 2 bytes per block: a third of a
+    byte per sent entry at density 1e-4, less at higher densities. Cost of encoding and of decoding:
+    a copy of the positions, a conversion of the values, and a CRC-32 of half as many bytes as with
+    ``index_value``.
     """
 
     values: str = "bfloat16"

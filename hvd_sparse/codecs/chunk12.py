@@ -18,18 +18,19 @@ CHUNK_BITS = 12
 @CODECS.register("chunk12")
 @dataclass(frozen=True)
 class Chunk12(ValuedCodec):
-    """Send the number of sent entries in each chunk of 4,096, and the entries' 12-bit positions.
+    """For each chunk of 4,096 entries, send how many are sent, and their 12-bit positions.
 
         body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every position
               [count]; the high 4 bits of every position, two positions a byte, the first in the
-              lower bits; values
+              lower bits; values (default: int2)
 
     With 2-bit values an entry costs 14 bits, as in SparseLoCo. Cost of encoding and of decoding:
     two copies of the positions, one of them packed, and the conversion of the values.
 
-    Paper: sarfi2025sparseloco.  Departs: a chunk may have any number of entries, while the paper
-    sends exactly 64. The number of entries takes 2 bytes per chunk: 0.03 bytes per entry at density
-    1/64, and half a byte at density 0.001, where ``golomb`` needs fewer bytes.
+    Paper: sarfi2025sparseloco.  Departs: any number of a chunk's entries may be sent, while the
+    paper sends exactly 64. This number takes 2 bytes per chunk: 0.03 bytes per sent entry at
+    density 1/64, and half a byte at density 0.001, where ``golomb`` needs fewer bytes than this
+    codec.
     """
 
     values: str = "int2"

@@ -73,7 +73,7 @@ class Codec:
         """Return the selection that is encoded in a buffer, uint8 [bytes], of exactly one frame.
 
         Decoding is strict: encoding the returned selection gives the same bytes again. The buffer's
-        length bounds the memory that is allocated.
+        length bounds the memory that decoding allocates.
 
         Raises
         ------
@@ -82,16 +82,16 @@ class Codec:
         raise NotImplementedError
 
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
-        """Return the number of bytes in the body of a frame with ``count`` of ``numel`` entries:
-        exact with ``has_fixed_size``, otherwise expected for random indices. ``value_bytes`` is 4
-        for float32 values, 8 for float64 values."""
+        """Return the number of bytes in the body of a frame with ``count`` of a tensor's ``numel``
+        entries. With ``has_fixed_size`` the number is exact, and otherwise it is the expected
+        number for random indices. ``value_bytes`` is 4 for float32 values, 8 for float64 values."""
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the expected bytes of a body per sent entry; the same number on all ranks."""
+        """Return the expected number of a body's bytes per sent entry; it is equal on all ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self, density: float) -> Codec:
-        """Return this codec for another density; itself if it does not depend on the density."""
+        """Return a codec like this one for another density, or this codec if it has no density."""
         return self

@@ -17,14 +17,14 @@ from hvd_sparse.wire.frame import Frame
 class Golomb(ValuedCodec):
     """Send the gaps between indices in a Golomb code: 11.44 bits an index at density 0.001.
 
-        body: the gaps, in the Golomb code that ``kernels.packing`` defines; values
+        body: the gaps, in the Golomb code of ``kernels.packing``; values (default: bfloat16)
 
     The modulus, 2^b or 3 * 2^b, follows from count and numel, and is not sent. Random indices at
     densities below 0.1 cost at most 1.1 % more than their entropy (11.41 bits at density 0.001).
 
-    Cost of encoding and of decoding: about ten vector operations. In addition, each
-    entry needs an addition that must wait for that of the previous entry, because the codes have
-    variable lengths.
+    Cost of encoding and of decoding: about ten vector operations. In addition, each entry needs an
+    addition that must wait for the previous entry's addition, because the codes have variable
+    lengths.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

@@ -19,9 +19,10 @@ class SignIndex(SignCodec):
 
         body: float32 or float64 magnitude; uint32 words [count]: 2 * index, plus 1 if negative
 
-    The smallest magnitude is sent instead of the paper's threshold. Where a value is larger, the
-    difference stays in the residual. Encoding raises UnsupportedInput for tensors of more than 2^31
-    entries. Cost of encoding and of decoding: one copy of the indices.
+    The smallest magnitude is sent instead of the paper's threshold. If an entry's magnitude is
+    larger than the sent one, the difference stays in the residual. Encoding raises UnsupportedInput
+    for tensors of more than 2^31 entries. Cost of encoding and of decoding: one copy of the
+    indices.
 
     Paper: strom2015scalable.
     """

@@ -26,7 +26,7 @@ class Ternary(SignCodec):
 
     Paper: chen2018adacomp, which defines the words (6 or 14 bits of index, 2 of sign), but not how
     a decoder finds the ends of bins; here every bin's number of entries is sent.  Departs: bins are
-    as long as a word can address, instead of 50 or 500 entries, so that there are fewer counts.
+    as long as a word can address, instead of 50 or 500 entries, so that fewer counts are sent.
     """
 
     number = 9
@@ -66,6 +66,6 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return the bytes of a word, its bits for the index within a bin, and the number of bins."""
+    """Return a word's number of bytes, its bits for the index in a bin, and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

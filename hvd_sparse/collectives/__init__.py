@@ -1,6 +1,6 @@
 """Implementations of ``collectives.contract``, one file for each communication library. Horovod's
-own wait has no time limit, and that of torch.distributed ends the process group at its limit, so
-``sleep_until`` polls instead."""
+own wait has no time limit, and the wait of torch.distributed ends the process group when its limit
+is reached. Therefore ``sleep_until`` polls instead."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Protocols of collectives, the requests that exchanges yield, the gathering of values from all
-ranks, and the placement of ranks on nodes."""
+"""Protocols of collectives, the requests for collectives that exchanges yield, the gathering of
+values from all ranks, and the placement of ranks on nodes."""
 
 from __future__ import annotations
 
@@ -114,15 +114,16 @@ class Placement:
         return [other for other, node in enumerate(self.nodes) if node == self.nodes[rank]]
 
     def part(self, rank: int, numel: int) -> slice:
-        """Return a rank's slice of a vector, which the ranks of a node divide among them. The
-        lengths of their slices differ by at most one entry."""
+        """Return a rank's slice of a vector that the ranks of its node divide among themselves. The
+        lengths of the slices differ by at most one entry."""
         mates = self.mates(rank)
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement with ``ranks_per_node`` ranks on each node; the last may have fewer."""
+    """Return a placement with ``ranks_per_node`` ranks on each node; the last node may have
+    fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

@@ -23,11 +23,14 @@ from hvd_sparse.wire.frame import crc32
 HEADER_BYTES = 16
 """Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""Number of past allgathers of a name whose lengths determine the room (see ``_Gathering``)."""
+"""Number of the last allgathers under a name whose longest messages determine the room, which is
+the number of bytes that the first collective of ``_Gathering`` sends of each message."""
 SPARE = 16
-"""The room is the longest of these past lengths plus a fraction of 1 / SPARE."""
+"""The room (see ``REMEMBERED``) is the longest of the remembered lengths plus 1 / SPARE of that
+length."""
 STEADY = 2
-"""If past lengths differ by more than this factor, the room is 0, to send little padding."""
+"""If the remembered lengths differ by more than this factor, the room is 0, to send little
+padding."""
 
 
 @dataclass(eq=False)
@@ -55,9 +58,10 @@ class _Started:
 
 
 class _Gathering:
-    """An allgather of messages of unequal lengths. The first collective gathers all lengths, and of
-    each message the first bytes, up to a number (the room) that is the same on all ranks. If a
-    message is longer, ``wait`` gathers the rest of all messages with a second collective."""
+    """An allgather of messages of unequal lengths. The first collective gathers each message's
+    length and beginning, which has at most as many bytes as the *room*, a number that is the same
+    on all ranks. If a message is longer than the room, ``wait`` gathers the rest of all messages
+    with a second collective."""
 
     def __init__(
         self,

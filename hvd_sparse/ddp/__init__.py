@@ -91,8 +91,8 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     model : torch.nn.parallel.DistributedDataParallel
     method : name of a method; or "build", with the parts as options (selector=...); or
         "from_config", with config=handle.config()
-    options : the method's options, for example ``density``, and the common options of
-        ``methods.builder``
+    options : the method's options, for example ``density``, and the common options that
+        ``methods.builder.Builder`` lists
 
     Returns
     -------

@@ -260,8 +260,8 @@ class DdpCompressor(ParameterCompressor):
             self._judge(optimizer)
 
     def close(self) -> None:
-        """Free the name, and end telemetry and the watchdog. Training with this DDP model cannot
-        continue, because DDP keeps the hook."""
+        """Free the compressor's name, and end telemetry and the watchdog. Training with this DDP
+        model cannot continue, because DDP keeps the hook."""
         super().close()
         self._accumulation.close()
         if self._optimizer_hook is not None:
@@ -270,7 +270,8 @@ class DdpCompressor(ParameterCompressor):
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that DDP reduces, as (name, parameter), with the names of the bare,
-    uncompiled model. Raises InvalidOption if there is none, UnsupportedInput for a wrong dtype."""
+    uncompiled model. Raises InvalidOption if there is no such parameter, and UnsupportedInput for a
+    wrong dtype."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
@@ -312,9 +313,10 @@ def let_threads_finish() -> None:
 class SentBucket:
     """A bucket of DDP, from the hook's call for this bucket to the last hook call of the pass.
 
-    sum : the running allreduce of all carriers, dense gradients and flags
-    reduced : for each tensor, its part of the result, divided by the number of ranks
-    lengths : for each tensor, the number of entries of this part, a carrier or a dense gradient
+    sum : the running allreduce of the dense gradients, of the flags, and of a carrier (a small
+        array that can report a failure) for each compressed tensor
+    reduced : for each tensor, its part of the allreduce's result, divided by the number of ranks
+    lengths : for each tensor, the number of entries of its carrier or dense gradient
     uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
         gradient held an earlier result; empty if not needed
     used : for each tensor, the share of the ranks that used the parameter; 1 if not needed
@@ -357,8 +359,8 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
-    """Return whether the entries fill their range of memory without gaps and overlaps. DDP
-    uses the strides of a contiguous tensor for all other parameters."""
+    """Return whether the entries fill their range of memory without gaps and overlaps. DDP keeps
+    the strides of such parameters, and uses those of a contiguous tensor for all others."""
     return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 
 
@@ -369,7 +371,8 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 def raise_behind_backward(error: SparseError) -> None:
     """Raise, after the backward pass, an error that all ranks have. If it were raised in the pass,
-    DDP would refuse all later passes. In ``model.join()`` there is no pass: raise it at once."""
+    DDP would refuse all later passes. In ``model.join()`` there is no pass, so the error is raised
+    at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -382,11 +385,12 @@ def raise_behind_backward(error: SparseError) -> None:
 
 
 class Accumulation:
-    """Records which parameters were used in a step, and which had a result in ``.grad`` when the
-    step began. The backward passes of a step are those inside ``no_sync()`` and the first pass
-    after them. Hooks on the parameters' autograd nodes make the records. Autograd calls them before
-    DDP's hooks, so a bucket's records are complete when the communication hook runs. Gradients are
-    checked for results only if ``asks_for_results``, because reading them costs time."""
+    """Records which parameters were used in a step, and which had a result (a reduced gradient) in
+    ``.grad`` when the step began. The backward passes of a step are those inside ``no_sync()`` and
+    the first pass after them. Hooks on the parameters' autograd nodes make the records. Autograd
+    calls them before DDP's hooks, so a bucket's records are complete when the communication hook
+    runs. Gradients are checked for results only if ``asks_for_results``, because reading them costs
+    time."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters

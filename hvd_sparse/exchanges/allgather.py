@@ -17,8 +17,8 @@ class AllGatherExchange(Exchange):
 
         received per rank: (N - 1) * k entries, for N ranks
 
-    The number of received bytes grows with N. At 8 bytes per entry, a dense ring allreduce receives
-    more bytes if density < 1 / N.
+    The number of received bytes grows with N. At 8 bytes per entry, it is smaller than that of a
+    dense ring allreduce if density < 1 / N.
 
     Paper: aji2017sparse.
     """

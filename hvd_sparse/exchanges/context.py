@@ -1,8 +1,9 @@
-"""The context of an exchange, which runs for one bucket of tensors in one step.
+"""The context of an exchange, which runs in one step for one bucket (tensors that share a message).
 
-An exchange is a sequence of collectives (phases). It never raises between two phases, because other
-ranks would wait for a collective that this rank never submits. ``guarded`` keeps an error, later
-phases report the error to other ranks, and after the last phase ``read`` or ``finish`` raises it.
+An exchange is a sequence of collectives (phases). It never raises an error between two phases,
+because other ranks would wait for a collective that this rank never submits. ``guarded`` keeps an
+error, later phases report the error to other ranks, and after the last phase ``read`` or ``finish``
+raises it.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ MOST_BYTES = 2**31 - 1
 NO_BYTES = np.empty(0, np.uint8)
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A range of a tensor, and the selection to add in this range, encoded as a frame or decoded."""
+"""A range of a tensor, and the selection to add in this range: an encoded frame, or decoded."""
 
 
 @dataclass(eq=False)
 class Outgoing:
     """One tensor's contribution to one step: an encoded selection, or the whole vector.
 
-    frame : the encoded selection, uint8; None on a dense step, or if ``run`` encodes it
+    frame : the encoded selection, uint8; None on a dense step, or if ``Exchange.run`` encodes it
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
@@ -52,9 +53,9 @@ class Outgoing:
     observed : for telemetry, a tuple of the squared L2 norm of the unsent entries, the squared L2
         norm of the accumulated vector, and the sum of the sent entries' ages in steps. None without
         telemetry, and until the sent entries are known
-    surplus : on an accelerator, a tuple of the accumulated vector and the candidates that were not
-        selected. When the bucket's sums are written, these entries are put back, and the field
-        becomes None
+    surplus : on an accelerator, a tuple of the accumulated vector and the entries that were taken
+        out of it but not selected. When the bucket's sums are written, these entries are put back
+        into the vector, and the field becomes None
     """
 
     frame: np.ndarray | None = None
@@ -85,7 +86,7 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival if a gradient or sum is not finite on a rank. That rank sends no frame, so all notice."""
+"""Arrival if a gradient or sum is not finite on a rank, as all ranks notice by a missing frame."""
 
 
 @dataclass(eq=False)
@@ -164,7 +165,8 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error until the last phase is over. Messages report this rank's own errors."""
+        """Keep an error of the block until the last phase is over. If the error is this rank's own,
+        its next messages report it to the other ranks."""
         try:
             yield
         except Exception as error:
@@ -173,7 +175,8 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8: with its errors if it has any, or with the frames."""
+        """Return this rank's message, uint8. The message has the rank's errors, if there are any,
+        and otherwise the frames, given by position."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.

@@ -14,7 +14,8 @@ from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
 
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
-"""A running exchange: yields requests, receives results, and returns arrivals by position."""
+"""A running exchange: a generator that yields requests for collectives, receives their results, and
+returns an arrival for each tensor, by position."""
 
 DENSE_BYTES = 4
 """Bytes per entry of a dense float32 allreduce."""
@@ -43,7 +44,7 @@ class Exchange(Options):
     sums_again : the exchange encodes sums of entries, so the codec must accept any values
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
-    is_one_allgather : the exchange is a single allgather of every rank's frames
+    is_one_allgather : the exchange is a single allgather of every rank's encoded selections
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the exchange; empty if the copy is not needed
     """
@@ -71,26 +72,27 @@ class Exchange(Options):
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the node of every rank, or None for exchanges that do not use it. ``nodes`` has
-        the node of every rank as the collective knows it, or is None."""
+        """Return the placement to use, or None if this exchange does not use nodes. ``nodes`` has
+        every rank's node as the collective reports it; None if unknown."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
-        """Return whether a dense ring allreduce moves at most as many bytes as this exchange; the
-        same on all ranks. For example, compared with an allgather of 8 bytes per entry and one rank
-        per node, dense is cheaper if density >= 1 / world_size."""
+        """Return whether a dense ring allreduce moves at most as many bytes as this exchange. The
+        answer is the same on all ranks. For example, with one rank per node, a dense allreduce is
+        cheaper than an allgather of 8 bytes per entry if density >= 1 / world_size."""
         if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
             return density * entry_bytes >= 2 * DENSE_BYTES
         dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return the bytes, at most, that a node receives from others per step and tensor entry."""
+        """Return an upper bound of the bytes that a node receives from other nodes in a step, per
+        entry of the tensors."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
         """Exchange one bucket's selections: yield requests for collectives, receive their results,
-        and return every member's arrival. The context raises errors only after the last phase."""
+        and return each tensor's arrival. The context raises errors only after the last phase."""
         raise NotImplementedError
 
 

@@ -29,9 +29,10 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : if a merge cuts an entry, and another entry at its index reaches the root, the
-        sender of the cut entry removes it from its residual. If True, the rank that made the merge
-        then keeps the entry in its own residual. With False, the paper's rule, the entry is lost
+    conserving : if a merge cuts an entry, but another rank's entry at the same index reaches the
+        root, the sender of the cut entry still removes it from its residual. If True, the rank that
+        made the merge adds the cut entry to its own residual. With False, the paper's rule, the cut
+        entry is lost
 
     Notes
     -----
@@ -131,7 +132,8 @@ class _Branch:
                 self._hold(total)
 
     def encode(self) -> np.ndarray:
-        """Return the kept entries as a frame. The codec's rounding errors become cut entries."""
+        """Return the kept entries as a frame. The codec's rounding errors are added to the cut
+        entries."""
         frame: np.ndarray = self._codec.encode(self._held, self._kernels)
         if not self._codec.is_exact:
             # Go on with the values that the other ranks decode.

@@ -41,9 +41,9 @@ class Hierarchical(Exchange):
     a dense step every rank also sends the residual of its part. The exchange raises InvalidOption
     in elastic runs, because a restart moves ranks away from the residuals of their parts.
 
-    Other two-level schemes have a leader in every node, and process sets. Here all ranks of a node
-    do equal work, and all ranks take part in the collectives; in the alltoall, messages between
-    nodes are empty.
+    Other two-level schemes use a leader in every node, and process sets of Horovod. Here all ranks
+    of a node do equal work, and all ranks take part in the collectives; in the alltoall, messages
+    between nodes are empty.
     """
 
     ranks_per_node: int | None = option(check_whole, None, least=1)
@@ -110,7 +110,8 @@ class Hierarchical(Exchange):
 
 
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return frames, by position, with the parts of this rank's gradients that ``rank`` adds up."""
+    """Return frames, by tensor position, with those parts of this rank's gradients that ``rank``
+    sums."""
     frames = {}
     for position, member in context.members.items():
         gradient = member.outgoing.accumulated

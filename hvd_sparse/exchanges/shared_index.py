@@ -16,9 +16,10 @@ from hvd_sparse.types import Selection
 
 INDEX_BYTES, VALUE_BYTES = 4, 4
 NOTHING = np.zeros(1, np.float32)
-"""A rank's operand of the allreduce if all ranks know that some rank has failed."""
+"""The array that each rank gives to the allreduce if all ranks know that some rank has failed."""
 STEPS = 4093
-"""The mark, a number computed from the step, repeats after this many steps (see ``_joined``)."""
+"""The mark of a step, a number that ranks send to detect failures (see ``_joined``), repeats after
+this many steps."""
 
 
 @EXCHANGES.register("shared_index")
@@ -27,8 +28,8 @@ class SharedIndex(Exchange):
     """Select on one rank, the leader, and allreduce all ranks' values at the leader's indices.
 
         leader of a step:   rank step mod N
-        received per rank:  4 k bytes of indices, except by the leader, and 2 (N - 1) / N * 4 k
-                            bytes of values: 12 k (N - 1) / N on average, for any number of ranks N
+        received per rank:  4 k bytes of indices (none by the leader) and 2 (N - 1) / N * 4 k bytes
+                            of values; on average 12 k (N - 1) / N bytes, for any number of ranks N
 
     If the selector finds the same indices on all ranks, there is no leader, and no indices are
     sent. For example, ``random_k`` with ``shared_seed`` draws the same indices on all ranks, and
@@ -37,7 +38,8 @@ class SharedIndex(Exchange):
     Notes
     -----
     The sum of selections at the same indices is a selection from the sum of accumulated gradients.
-    The method assumes that the ranks' vectors are so similar that the leader's indices suit all.
+    The method assumes that the ranks' vectors are so similar that the leader's indices suit all
+    ranks.
 
     The indices are sent by an allgather in which only the leader's message has indices, because the
     root of Horovod's broadcast cannot change in a TensorFlow graph. The other ranks' messages (36
@@ -94,9 +96,9 @@ class SharedIndex(Exchange):
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
-    """Return this rank's operand of an allreduce: the arrays in their widest dtype, then the step's
-    mark (``_mark``). A failed rank contributes zeros, so the mark in the sum is wrong, and all
-    ranks notice this. ``lengths`` has the lengths of the other ranks' arrays."""
+    """Return this rank's array for an allreduce: the given arrays in their widest dtype, then the
+    step's mark (``_mark``). A failed rank gives zeros. The mark in the sum is then wrong, so all
+    ranks notice the failure. ``lengths`` has the lengths of the other ranks' arrays."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
@@ -109,7 +111,8 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return the step's mark, 1 to ``STEPS``. Its float32 sum over up to 4,000 ranks is exact."""
+    """Return the step's mark, a number from 1 to ``STEPS``. The sum of the marks of up to 4,000
+    ranks is exact in float32."""
     return 1 + context.step % STEPS
 
 

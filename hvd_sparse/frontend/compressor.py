@@ -57,7 +57,8 @@ class Compressor:
     has_device_wire = False
     """Whether messages can be sent from an accelerator in this framework."""
     clips_all_gradients = False
-    """Whether the frontend knows all gradients of a step before it sends the first one."""
+    """Whether the frontend can clip by the norm of all gradients, because it knows all of them
+    before it sends the first."""
     way_to_remake = "Compression.from_config(params, config)"
     is_forewarned = False
     """Whether to omit the warning about the optimizer's effect on accuracy."""
@@ -88,7 +89,8 @@ class Compressor:
         self._trace_file: TraceFile | None = None
 
     def resolve(self) -> None:
-        """Find the tensors and create ``step``, if the constructor has not done so."""
+        """Find the tensors and create the attribute ``step``, if the constructor has not done
+        so."""
 
     def _start(self, rank: int, process_rank: int) -> None:
         """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
@@ -170,20 +172,21 @@ class Compressor:
         return {**described, **self._policy.describe()}
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
-        """Return a timeout error whose message adds the names of the ranks that are behind."""
+        """Return a timeout error whose message also names the ranks that are behind."""
         if not self.watchdog.ledger.pending():
             return ExchangeTimeout(str(error))
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use the densities, by tensor name, that a policy has computed from its measurements.
-        Policies call this between steps."""
+        """Use measured densities, by tensor name. Policies (see ``plan.policy``), which measure and
+        compute the densities, call this method between steps."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 
     @property
     def verdict(self) -> Verdict | None:
-        """The result of the last trial of ``Compression.auto``; None before the first trial."""
+        """The way of sending gradients that ``Compression.auto`` has chosen, with the measured
+        times; None before the first choice, and while a review measures again."""
         decision = self._policy.decision
         return decision if isinstance(decision, Verdict) else None
 
@@ -224,8 +227,8 @@ class Compressor:
 
     def footprint(self) -> Report:
         """Return sizes in bytes, computed from the tensors' shapes: "state_bytes", a rank's state
-        between two steps, and "gathered_bytes", the messages of all ranks in a step, which every
-        rank receives. "gathered_bytes" is None if the method chooses its own density."""
+        between two steps, and "gathered_bytes", the messages of all ranks at the first step's
+        density with the exchange "allgather"; None if the method chooses its own density."""
         self.resolve()
         return footprint(self.step, self._size_of_world())
 
@@ -253,9 +256,10 @@ class Compressor:
     def summary(self, *, all_ranks: bool = False) -> str:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.
 
-        Contraction and staleness cover only the steps that telemetry measured. ``all_ranks`` adds a
-        table with a row for each rank; the call is then collective, so every rank must make it.
-        Ranks outside of the process set may call this method, but take no part.
+        Contraction and staleness, which ``Stats.report`` explains, cover only the steps that
+        telemetry measured. ``all_ranks`` adds a table with a row for each rank of the process set,
+        which all these ranks must then ask for. Other ranks may also call this method, but take no
+        part.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -271,7 +275,8 @@ class Compressor:
         return text
 
     def state_dict(self) -> Report:
-        """Return this rank's state of every tensor, as plain values and copies of arrays.
+        """Return this rank's state of every tensor, as plain values and copies of arrays. Call it
+        after ``optimizer.step()``, because it undoes a step that still runs.
 
         version, library : version of this layout, and version of hvd_sparse
         config, model : the parts and options; the shape and dtype of every tensor
@@ -294,6 +299,7 @@ class Compressor:
         Raises
         ------
         RankMismatch : rank, model or configuration differ; the message lists all differences
+        CorruptCheckpoint : the state is malformed, or has NaN or Inf
         """
         self.resolve()
         state = named_as(state, self.step.specs)
@@ -403,8 +409,9 @@ def say_alone() -> None:
 
 
 def check_process_set(process_set: ProcessSet, world_size: int) -> None:
-    """Refuse sets that Horovod does not know. Warn if Horovod calls no compressor, because the
-    world, whose ranks are ``world_size``, has one."""
+    """Raise InvalidOption for a process set that Horovod does not know, and for any set but the
+    global one in an elastic run. Warn if there is only one rank, because Horovod then calls no
+    compressor."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "

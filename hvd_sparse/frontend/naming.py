@@ -16,7 +16,8 @@ _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
 """Maps a place to the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""Maps a place to the used numbers, each with an object that stands for its compressor."""
+"""Maps a place to the numbers in use in names, each with an object that stands for its
+compressor."""
 
 
 class Naming:
@@ -31,8 +32,8 @@ class Naming:
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Determine and return the name. Raises InvalidOption if another live compressor has it.
-        The number in a name is free only after ``release``, because ranks collect garbage at
-        different times."""
+        Another compressor gets the number in this name only after ``release``, because ranks
+        collect garbage at different times."""
         if not self._given:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]

@@ -35,7 +35,8 @@ SPANS = ("select", "encode", "exchange", "decode")
 
 class Recorder:
     """Makes the records of one compressor on one rank, for the first step and for every step whose
-    number is a multiple of ``every``. ``find_lagging`` returns the ranks that are behind."""
+    number is a multiple of ``every``. ``find_lagging`` returns the ranks that have submitted fewer
+    tensors than this rank."""
 
     def __init__(
         self,
@@ -81,7 +82,8 @@ class Recorder:
             self._step.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
-        """When this rank has submitted a whole step, ask in a thread which ranks are behind."""
+        """After this rank has submitted all tensors of a step, ask in a thread which ranks are
+        behind."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging

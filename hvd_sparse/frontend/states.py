@@ -17,7 +17,8 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Number of entries of a sample state, whose bytes are scaled to the entries of each tensor."""
+"""Number of entries of a sample state, whose bytes are scaled to the number of entries of each
+tensor."""
 
 
 def footprint(step: Step, world_size: int) -> Report:

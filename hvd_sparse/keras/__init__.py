@@ -1,4 +1,4 @@
-"""Gradient sparsification for Keras 3 on TensorFlow, because Horovod's wrapper needs Keras 2.
+"""Gradient sparsification for Keras 3 on TensorFlow; Horovod's own optimizer wrapper needs Keras 2.
 
 For example:
 

@@ -54,8 +54,8 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Raise the learning rate from ``initial_lr / size`` to ``initial_lr``, batch by batch, where
-    ``size`` is the number of ranks.
+    """Raise the learning rate batch by batch from ``initial_lr / size`` to ``initial_lr``; ``size``
+    is the number of ranks.
 
     Parameters
     ----------
@@ -106,6 +106,6 @@ class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._compression = compression
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Call ``replan``, which is collective in the step that decides the groups."""
+        """Call ``replan``; in the step that decides the groups, all ranks must call it."""
         if self._compression.replan():
             self.model.make_train_function(force=True)

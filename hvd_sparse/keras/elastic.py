@@ -26,9 +26,9 @@ from hvd_sparse.types import Optimizer, Value
 class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """Elastic state of a Keras 3 model, its optimizer, and their compressor.
 
-    It commits, restores and broadcasts the variables of model and optimizer, but not metrics and
-    states of random generators. If the optimizer is not built yet, the constructor builds it,
-    because the broadcast needs the same number of variables on all workers.
+    The state commits, restores and broadcasts the variables of model and optimizer, but neither
+    metrics nor states of random generators. If the optimizer is not built yet, the constructor
+    builds it, because the broadcast needs the same number of variables on all workers.
 
     Parameters
     ----------

@@ -17,7 +17,8 @@ from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 SCOPE = "hvd_sparse/"
 """Name scope of collectives, in place of Keras's scope, which is the optimizer's name: Keras counts
-optimizers in these names, so ranks that made other optimizers before would wait for each other."""
+optimizers in these names, so ranks that have made different numbers of optimizers would wait for
+each other."""
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
     "a LossScaleOptimizer skips a step only on ranks whose gradients are not finite, and the "
@@ -59,8 +60,9 @@ def DistributedOptimizer(
     The optimizer itself is changed and returned: its class becomes a subclass, and it keeps its
     variables and its schedule. A model that is saved with it loads without hvd_sparse. The
     optimizer clips and decays weights after the averaging. With ``gradient_accumulation_steps``,
-    ranks exchange gradients once for all accumulated batches. If a ``LossScaleOptimizer`` is used
-    too, ranks also agree after every batch whether the gradients of all ranks are finite.
+    ranks exchange gradients once for all accumulated batches. With a
+    ``LossScaleOptimizer`` as well, an allreduce after every batch tells all ranks whether the
+    gradients of all ranks are finite.
 
     Parameters
     ----------
@@ -172,7 +174,8 @@ class _ReducingScaled(_Distributed):
 
 class _Agreeing(_Distributed):
     """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates gradients and averages
-    them over the ranks. After every batch, all ranks agree whether their gradients are finite."""
+    them over the ranks. After every batch, all ranks learn whether the gradients of every rank are
+    finite."""
 
     _hvd_sparse_process_set: ProcessSet
 

@@ -12,7 +12,7 @@ ALIGNMENT = 64
 """Alignment of vectors in bytes: a cache line. TensorFlow copies arrays that are not aligned."""
 
 SHORT = 4096
-"""Entries of the largest vector whose dot product BLAS libraries compute in one thread."""
+"""Entries of the longest vector whose dot product BLAS libraries compute in one thread."""
 
 
 def aligned_empty(numel: int, dtype: DTypeLike) -> np.ndarray:
@@ -43,7 +43,8 @@ def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> 
 
 
 def is_finite(x: np.ndarray) -> bool:
-    """Return whether all entries of x are finite. x is usually read once, to compute its sum."""
+    """Return whether all entries of x are finite. Usually x is read only once, to compute its sum,
+    which is finite only if all entries are."""
     if x.size <= SHORT and x.dot(x) < math.inf:  # faster than a sum, and gives no warning
         return True
     with np.errstate(over="ignore", invalid="ignore"):

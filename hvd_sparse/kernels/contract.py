@@ -66,10 +66,11 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """The entries to take, and to replace by 0, in the pass that adds the gradient.
+    """Which entries to take, and to replace by 0, in the pass that adds the gradient.
 
-    threshold : magnitude to reach, above 0; if the dtype rounds it to 0, all non-zeros are taken
-    capacity : if more entries than this reach the threshold, none is taken
+    threshold : magnitude that an entry must reach, above 0; if the dtype rounds the threshold to 0,
+        all non-zeros are taken
+    capacity : if more entries than this number reach the threshold, none is taken
     """
 
     threshold: float
@@ -80,7 +81,8 @@ class Taking(NamedTuple):
     """The result of ``accumulate_and_take``.
 
     nonfinite : number of entries of residual + gradient that are NaN or Inf
-    taken : the entries that reached the aim's threshold; None if they exceeded the aim's capacity
+    taken : the entries that reached the aim's threshold; None if these were more than the aim's
+        capacity
     """
 
     nonfinite: int
@@ -88,18 +90,18 @@ class Taking(NamedTuple):
 
 
 Sums = Sequence[tuple[np.ndarray, Sequence[Selection], float]]
-"""The arguments ``out``, ``parts`` and ``factor`` of ``Kernels.assemble`` for each tensor."""
+"""For each tensor, the arguments ``out``, ``parts`` and ``factor`` of ``Kernels.assemble``."""
 Surplus = Sequence[tuple[np.ndarray, Selection]]
 """Entries that were taken but not sent: for each tensor, its vector and the entries to put back."""
 Zeros = Callable[[int, DTypeLike], np.ndarray]
-"""Function of a number of entries and a dtype that returns zeros on a tensor's device."""
+"""Function of a number of entries and a dtype, which returns a vector of zeros on some device."""
 
 
 class Kernels(Packers):
     """The kernels in numpy. All vectors are 1-D, C-contiguous, and float32 or float64."""
 
     most_in_row: float = 0
-    """Largest number of entries of a tensor that ``send_rows`` and ``sum_rows`` process; several
+    """``send_rows`` and ``sum_rows`` process tensors of at most this many entries, because several
     threads are faster on longer tensors. 0 if the engine lacks these two kernels."""
 
     def moments(self, x: np.ndarray) -> Moments:
@@ -115,8 +117,8 @@ class Kernels(Packers):
         return mean, std
 
     def tail(self, x: np.ndarray, threshold: float) -> Tail:
-        """Return statistics of the entries that reach the threshold. All non-zeros reach a
-        threshold of 0."""
+        """Return statistics of the entries that reach the threshold. A threshold of 0 is reached by
+        all non-zeros."""
         magnitudes = np.abs(x)
         rounded = x.dtype.type(threshold)
         above = magnitudes[_reaching(magnitudes, threshold)]
@@ -129,8 +131,9 @@ class Kernels(Packers):
             return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Return how often each value of the byte at bit ``shift`` occurs in the magnitudes' bit
-        patterns, int64 [256]. Only patterns whose higher bits equal ``prefix`` are counted."""
+        """Return how often the byte that starts at bit ``shift`` of the magnitudes' bit patterns
+        has each value, int64 [256]. Only patterns whose higher bits equal ``prefix`` are counted.
+        """
         bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
         if 8 * x.itemsize - shift - 8:
             bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
@@ -160,19 +163,21 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return the number of entries that reach the threshold, which is above 0, and these
+        """Return the number of entries that reach the threshold, which must be above 0, and these
         entries. If there are more than ``capacity``, None is returned in place of the entries."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
         """Return the number of non-zeros that reach the threshold, and these entries. If more than
-        ``most`` reach it, return any number above ``most``, and the ``most`` largest."""
+        ``most`` entries reach it, return any number above ``most``, and the ``most`` largest
+        entries."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
-        """Return the ``count`` entries of largest magnitude, or all non-zeros if they are fewer."""
+        """Return the ``count`` entries of largest magnitude, or all non-zeros if there are fewer
+        than ``count``."""
         if count <= 0 or x.size == 0:
             return Selection.empty(x.size, x.dtype)
         return _take(x, _largest(x, min(count, x.size)))
@@ -228,9 +233,9 @@ class Kernels(Packers):
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
         """Return an optimizer's direction for this gradient, and write the optimizer's new vectors
-        (velocity or moments), which may be the same arrays as the old ones. The direction is a new
-        vector, except that momentum without Nesterov's form returns the new velocity. All engines
-        do the operations in the order below, and round each result to the dtype."""
+        (velocity or moments), which may be the same arrays as the old vectors. The direction is a
+        new vector, except that momentum without Nesterov's form returns the new velocity itself.
+        All engines do the operations in the order below, and round each result to the dtype."""
         if isinstance(direction, Decay):
             pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
             pull += gradient
@@ -260,7 +265,8 @@ class Kernels(Packers):
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
         smallest of their magnitudes, or 0 if there are none. The other entries are written back to
-        ``out``, the vector from which all were removed; None if it still has them."""
+        ``out``, the vector from which all were taken; ``out`` is None if the vector still has
+        them."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -302,8 +308,8 @@ class Kernels(Packers):
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Do ``restore`` for all of ``surplus``, then ``assemble`` for all of ``sums``. On devices,
-        a whole bucket needs only a few kernel launches."""
+        """Call ``restore`` for each item of ``surplus``, then ``assemble`` for each of ``sums``. On
+        devices, this takes only a few kernel launches for a whole bucket."""
         for vector, selection in surplus:
             self.restore(vector, selection)
         for out, parts, factor in sums:
@@ -320,15 +326,16 @@ class Kernels(Packers):
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
         """For each row, add a tensor's gradient to its residual, take entries and encode them as a
-        frame. Stop at the first row that must be left to ``step.pipeline``. Return its number (the
-        number of rows if there is none), and the indices and values taken from its vector.
+        frame. Stop at the first row that must be left to ``step.pipeline``. Return that row's
+        number (the number of rows if there is none), and the indices and values that were taken
+        from its vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``. Here the entries are written as in a plain frame, with
-            the values that other ranks decode. Pass ``frames`` itself if ``body`` is plain
+        lists : uint8, as long as ``frames``. The entries are written here as in a plain frame, with
+            the values that other ranks decode. If ``body`` is plain, this must be ``frames`` itself
         body : format of the frames' bodies, ``kernels.rows.PLAIN`` or ``SIGNS``
         """
         raise NotImplementedError

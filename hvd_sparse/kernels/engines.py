@@ -21,7 +21,8 @@ FAST = "numba"
 
 
 def _need(engine: str, **extras: str) -> None:
-    """Raise InvalidOption unless all packages, given with their pip extras, are installed."""
+    """Raise InvalidOption unless all packages are installed. ``extras`` maps each package to the
+    pip extra that installs it."""
     for package, extra in extras.items():
         if importlib.util.find_spec(package) is None:
             raise InvalidOption(
@@ -43,8 +44,8 @@ class NumpyEngine:
 @dataclass(frozen=True)
 class NumbaEngine:
     """Compiled kernels on the CPU, the default there if numba is installed. They read a gradient
-    only once, to add it to the residual and to select entries. Numba compiles them when the first
-    compressor is created on a machine, and caches the compiled code on disk.
+    only once, to add it to the residual and to select entries. Numba compiles the kernels when the
+    first compressor is created on a machine, and caches the compiled code on disk.
 
     Parameters
     ----------
@@ -83,8 +84,8 @@ class TorchEngine:
 @dataclass(frozen=True)
 class TritonEngine:
     """Kernels compiled by Triton, the default for gradients that are processed on a GPU if triton
-    is installed. They read and write every vector once per step. Gradients on the host, or copied
-    to it, use the host's default engine. The kernels were run on an H100 and by Triton's
+    is installed. They read and write every vector once per step. Gradients that are on the host, or
+    are copied there, use the host's default engine. The kernels were run on an H100 and by Triton's
     interpreter, and compiled for GPUs from sm_70 to sm_100."""
 
     def __post_init__(self) -> None:
@@ -103,7 +104,7 @@ class TritonEngine:
 
 
 def works_on_devices(engine: object) -> bool:
-    """Return whether an engine (the default engine if None) has kernels for devices."""
+    """Return whether an engine has kernels for devices. None, the default engine, has them."""
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
@@ -133,8 +134,8 @@ def _of_host() -> Kernels:
 
 def resolve_engine_by_place(engine: object) -> Kernels:
     """Return kernels that call one engine for vectors on a device, and another for numpy arrays.
-    Engine "torch" serves both. With "triton", the host's default engine serves numpy arrays. None
-    selects the fastest installed engine for each."""
+    Engine "torch" processes both. With "triton", the host's default engine processes numpy arrays.
+    None selects the fastest installed engine for each of the two."""
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)

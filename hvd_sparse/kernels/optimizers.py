@@ -13,11 +13,11 @@ class AdamStep(NamedTuple):
 
     beta1, beta2, epsilon : Adam's options
     step : number of the tensor's step, from 1
-    ranks : number of ranks over which gradients are averaged. The second moment of that average is
-        estimated from this rank's moments; with 1, this rank's own second moment is used
+    ranks : number of ranks over which gradients are averaged. The second moment of the average
+        gradient is estimated from this rank's moments; with 1 rank, it is this rank's own
     scale : factor by which the direction is multiplied
-    is_of_mean : the direction's numerator is the first moment, as in Adam, not the gradient
-    is_at_rest : if True, the moments include this gradient already and are not changed
+    is_of_mean : the direction's numerator is the first moment, as in Adam, instead of the gradient
+    is_at_rest : the moments already include this gradient, and are not changed
     """
 
     beta1: float
@@ -96,7 +96,8 @@ Direction = Union[Decay, Momentum, Adam]
 def operands(
     direction: Direction | None, dtype: np.dtype
 ) -> tuple[tuple[np.ndarray, ...], tuple[float | np.floating, ...]]:
-    """Return tuples of a direction's vectors and of its rounded numbers, both empty for None."""
+    """Return two tuples: a direction's vectors, and its numbers, rounded to the dtype. Both are
+    empty if the direction is None."""
     if direction is None:
         return (), ()
     if isinstance(direction, Decay):
@@ -109,7 +110,7 @@ def operands(
 class NewtonSchulz(NamedTuple):
     """Options of the Newton-Schulz iteration, which makes a matrix's singular values nearly equal.
 
-    shape : shape of the matrix, or of a stack of matrices; the last two axes are those of a matrix
+    shape : shape of the matrix, or of a stack of matrices in the last two axes
     steps : number of iterations
     coefficients : a, b and c of the polynomial a * x + b * x**3 + c * x**5, which an iteration
         applies to each singular value x

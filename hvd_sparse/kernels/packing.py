@@ -23,10 +23,11 @@ import numpy as np
 
 BLOCK_BITS = 16
 BLOCK = 1 << BLOCK_BITS
-"""Number of entries in a block of ``count_blocks`` and ``join_blocks``, by default."""
+"""Default number of entries in a block of ``count_blocks`` and ``join_blocks``."""
 
 WIDTHS = (16, 8, 4, 2, 1)
-"""Possible widths of a plane in bits. A code has the planes whose widths add up to its shift."""
+"""Possible widths of a plane in bits. A code has the planes whose widths add up to the b of its
+modulus (see above)."""
 
 GRID_BITS = 26
 UPPER = np.uint8(2)  # this bit of a code is set for the higher level; bit 0 is the sign
@@ -65,7 +66,7 @@ def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
 
 _HALF = 31
 _ONE = 1 << 2 * _HALF
-"""The number 1 in fixed point, used because floats may differ in the last bit between machines."""
+"""The number 1 in fixed point, which is used because floats may differ between machines."""
 _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
     n * _ONE // 10**6 for n in (618_034, 754_878, 819_173)
 )
@@ -75,7 +76,8 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
     """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
     shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
 
-    For a power of two u, let y = (1 - count / numel)^u. The modulus with the shorter code is
+    For a power of two u, let y = (1 - count / numel)^u. Of two moduli, the one with the shorter
+    code is
 
         u   rather than 2u   if y < 0.618034
         2u  rather than 3u   if y < 0.754878
@@ -113,8 +115,9 @@ class Packers:
     def join_blocks(
         self, counts: np.ndarray, positions: np.ndarray, bits: int = BLOCK_BITS
     ) -> np.ndarray | None:
-        """Return indices, uint32 [count], from their counts in the blocks, uint16 or uint32, and
-        their positions in the blocks, uint16 [count]. Return None unless the indices ascend."""
+        """Return indices, uint32 [count], computed from the number of indices in each block, uint16
+        or uint32, and from their positions in the blocks, uint16 [count]. Return None unless the
+        indices ascend."""
         indices = np.repeat(_starts(counts.size, bits), counts)
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
@@ -164,15 +167,15 @@ class Packers:
     def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
         """Multiply the magnitudes of non-zero values by ``scale``, a power of two, and round the
         products down to integers in [1, 2^26 - 1]. For float32 values the upper bound is 2^26,
-        because float32 rounds it up. Return how many integers exceed ``above`` (all exceed 0), and
-        their sum, which does not depend on the order of addition."""
+        because float32 rounds 2^26 - 1 up. Return how many of the integers exceed ``above`` (all
+        exceed 0), and the sum of these, which does not depend on the order of addition."""
         found = _on_grid(values, scale)
         found = found[found > above]
         return found.size, int(found.sum(dtype=np.int64))
 
     def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return a code for each value, uint8 [count]: 1 if the value is negative, plus 2 if
-        ``sum_on_grid`` rounds its magnitude times ``scale`` to an integer above ``above``."""
+        """Return a code for each value, uint8 [count]: the sum of 1 if the value is negative, and 2
+        if ``sum_on_grid`` rounds its magnitude times ``scale`` to an integer above ``above``."""
         codes: np.ndarray = np.signbit(values).view(np.uint8)
         codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
         return codes

@@ -1,7 +1,8 @@
 """Tables with a row for each tensor of a bucket. One call of an engine processes a whole table
 (docs/adr/0040), and gives the same bits as ``step.pipeline``. The engine leaves a row to the
-pipeline if too few or too many entries reach the aim, a value is not finite or a frame is damaged.
-The pipeline then continues with the data written so far."""
+pipeline if too few or too many entries reach the threshold of the row's aim
+(``kernels.contract.Aim``), if a value is not finite, or if a frame is damaged. The pipeline then
+continues with the data written so far."""
 
 from __future__ import annotations
 
@@ -16,17 +17,19 @@ LEAST, MOST = 0.0005, 0.3
 
 SLACK, MOST_SLACK = 1.05, 2.5
 """If a pass takes fewer than ``SLACK`` times the needed entries, the margin grows. If few entries
-are needed, a larger factor is used, up to ``MOST_SLACK``, because the standard deviation of a count
-is about the square root of the count."""
+are needed, a larger factor replaces ``SLACK``, up to ``MOST_SLACK``, because the standard deviation
+of a count is about the square root of the count."""
 
 SCATTER = 8.0
-"""Number of standard deviations of a count that the slack covers."""
+"""The part of the larger factor above ``SLACK`` covers this many standard deviations of a count."""
 
 PLENTY = 4.0
-"""If a pass takes more than this factor times the needed entries, the margin narrows faster."""
+"""If a pass takes at least this factor times the needed entries, the margin narrows faster than
+otherwise."""
 
 GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
-"""Kinds of direction, each given by its count of vectors and numbers; 0 is the gradient itself."""
+"""Kinds of an optimizer's direction. Each kind is the number of vectors and numbers that it has; 0
+is the gradient itself."""
 
 PLAIN, SIGNS = 1, 2
 """Formats of a frame's body: that of codec ``index_value``, and that of codec ``sign_mean``."""
@@ -57,7 +60,7 @@ SENT = np.dtype(
 """Row of a tensor whose gradient is to be sent."""
 
 SENT_ROW = struct.Struct("=q7Q11dqd4qd5qd")
-"""A row of ``SENT`` as bytes. Packing it is faster than assigning a tuple in numpy."""
+"""Format of a row of ``SENT``. Packing bytes is faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(
     [
@@ -85,8 +88,8 @@ def address(x: np.ndarray) -> int:
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the margin for the next step after a pass that took ``found`` entries, where
-    ``needed`` would have been enough. Numba compiles this function, too."""
+    """Return the margin for the next step after a pass that took ``found`` entries. ``needed`` is
+    the number of entries that would be enough. Numba compiles this function, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

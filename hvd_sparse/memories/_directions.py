@@ -1,6 +1,6 @@
 """Base classes of memories that apply an optimizer's momentum or moments before the selection.
-Their residuals accumulate directions instead of gradients: the vectors by which the optimizer would
-move a parameter, before they are multiplied by the learning rate."""
+Their residuals accumulate directions instead of gradients. A direction is the vector by which the
+optimizer would move a parameter, before it is multiplied by the learning rate."""
 
 from __future__ import annotations
 
@@ -49,11 +49,13 @@ BLOCK = 1 << 14
 """Number of entries whose squares are summed in the vector's own dtype; sums of more entries would
 have larger rounding errors."""
 SMALL = 1e-30
-"""Below this sum of squares, many squares may have underflowed in float32, so float64 is used."""
+"""If a sum of squares is below this, many squares may have underflowed in float32, so the sum is
+computed again in float64."""
 
 
 def norm_of(x: np.ndarray) -> float:
-    """Return the Euclidean norm of a flat vector. The blocks' sums are added in float64."""
+    """Return the Euclidean norm of a flat vector. Squares are summed in blocks, whose sums are
+    added in float64."""
     blocks = [x[at : at + BLOCK] for at in range(0, x.size, BLOCK)]
     squares = sum(float(np.dot(block, block)) for block in blocks)
     if not SMALL < squares < math.inf:
@@ -68,8 +70,8 @@ class Moments(NamedTuple):
 
     arrays : flat arrays by their names in checkpoints, for example "momentum"; may be empty
     steps : number of steps that the optimizer has made so far
-    ranks : number of ranks over which the optimizer's gradients are averaged; a memory sees only
-        the gradients of one rank
+    ranks : number of ranks over which the optimizer's gradients are averaged. A memory has the
+        gradients of one rank only, so it converts second moments to those of one rank, and back
     """
 
     arrays: Mapping[str, np.ndarray]
@@ -84,9 +86,9 @@ class DirectionState(ResidualState):
         residual' = residual + direction,  where sent entries become +0.0
 
     Subclasses compute the direction (``_direct``). An entry is multiplied by the learning rate of
-    the step in which it is sent. This gave better accuracy than the rate of the step in which it
-    was added (docs/results/accuracy-ways.md). Entries that are sent at rate 0 would be lost, so a
-    step at rate 0 sends nothing, adds nothing and keeps the residual.
+    the step in which it is sent. This gave better accuracy than the rates of the steps in which
+    gradients were added to it (docs/results/accuracy-ways.md). Entries that are sent at rate 0
+    would be lost, so a step at rate 0 sends nothing, adds nothing and keeps the residual.
     """
 
     _options: DirectionMemory
@@ -144,19 +146,19 @@ class DirectionState(ResidualState):
         raise NotImplementedError
 
     def moments(self, steps: int, ranks: int) -> Moments:
-        """Return the moments from which an optimizer can continue without this memory: after
-        ``steps`` steps of the tensor, with gradients averaged over ``ranks`` ranks."""
+        """Return the moments from which an optimizer can continue without this memory. The tensor
+        has made ``steps`` steps, and gradients are averaged over ``ranks`` ranks."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
-        """Return a buffer of length 0, in place of a vector that is allocated only if needed."""
+        """Return a buffer of length 0, for a vector that is allocated when it is first needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient if its norm is within the limit for one rank, otherwise a copy
-        rescaled to this limit, in ``out`` if given, because new memory takes several times as long.
-        If N independent gradients have the limit as their norm, their average (or their sum, if
-        Horovod sums) has the norm ``clip_norm`` (see ``MomentumCorrection``)."""
+        """Return the gradient if its norm is within the limit for one rank, and otherwise a copy
+        that is rescaled to this limit. The copy is in ``out`` if given, which is several times as
+        fast as new memory. The limit is such that the average (or sum, if Horovod sums) of N
+        independent gradients with this norm has about the norm ``clip_norm``."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -165,7 +167,7 @@ class DirectionState(ResidualState):
         return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
-        """Return the direction of weight decay, or None if there is no weight decay. If Horovod
+        """Return the direction of SGD with weight decay, or None without weight decay. If Horovod
         sums over N ranks, each rank adds 1 / N of the weight decay."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
@@ -184,8 +186,8 @@ class DirectionState(ResidualState):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient, and the direction to compute from this gradient. None in place of the
-        direction means that the gradient itself is accumulated."""
+        """Return a gradient, and the direction to compute from this gradient. If the direction is
+        None, the gradient itself is accumulated."""
         raise NotImplementedError
 
     def compensate(
@@ -238,7 +240,8 @@ class DirectionState(ResidualState):
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Record vectors of which this step has written new versions, for ``commit`` to keep."""
+        """Record that this step has written new versions of these vectors, so that ``commit`` keeps
+        the new versions."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:
@@ -308,7 +311,8 @@ class VelocityState(DirectionState):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient times 1 - dampening, or unchanged if it starts the velocity."""
+        """Return the gradient times 1 - dampening, or unchanged if this gradient starts the
+        velocity."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

@@ -19,7 +19,8 @@ class Accumulated(NamedTuple):
     """The vector from which a step selects, with the results of the pass that computed it.
 
     vector : residual + gradient, with +0.0 in place of the entries in ``taking``
-    moments : statistics of the whole vector's magnitudes; None if the pass had an aim
+    moments : statistics of the whole vector's magnitudes; None if the pass had an aim, a threshold
+        at which it takes entries out of the vector
     taking : result of a pass with an aim, with the entries taken out of the vector; otherwise None
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
         itself, or if a pass with an aim did not store the added vector
@@ -34,8 +35,8 @@ class Accumulated(NamedTuple):
 class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
-    A step writes a new version of the state. Then ``commit`` keeps or ``roll_back`` drops this
-    version. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
+    A step writes a new version of the state. Then ``commit`` keeps this version, or ``roll_back``
+    drops it. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
     with ``finishes``, ``tune`` sets ``settings``, and the options from which ``gain`` is computed.
 
     Attributes
@@ -68,8 +69,8 @@ class MemoryState:
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Take the learning rate, the momentum and so on from the optimizer. Only for memories with
-        ``finishes``."""
+        """Take the learning rate, the momentum and other settings from the optimizer. Only for
+        memories with ``finishes``."""
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -79,8 +80,8 @@ class MemoryState:
         Parameters
         ----------
         sent : the entries that this rank has sent, with the values that other ranks decode
-        is_exact : the sent values are equal to the accumulated ones
-        is_taken : the sent values have been subtracted from the accumulated vector already
+        is_exact : the sent values are equal to the accumulated values
+        is_taken : the sent values have already been subtracted from the accumulated vector
         """
 
     def take_all(self) -> np.ndarray:
@@ -160,9 +161,9 @@ class Memory(Options):
 
 class DoubleBuffer:
     """A vector that has an old and a new version until the step has succeeded. The old version is
-    needed to undo a failed step: a rank learns of the failure only after it has written its new
-    residual, and subtracting the gradient again would not restore the old bits. Without
-    ``rollback``, ``old`` and ``new`` are one buffer."""
+    needed to undo a failed step, because a rank learns of the failure only after it has written its
+    new residual, and subtracting the gradient again would not restore the old bits. Without
+    ``rollback``, ``old`` and ``new`` are one buffer, and a step cannot be undone exactly."""
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
         self.old = aligned_zeros(numel, dtype)

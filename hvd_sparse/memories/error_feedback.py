@@ -13,7 +13,7 @@ from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import crc32
 
 STORED: dict[str, type] = {"bfloat16": np.uint16, "float16": np.float16}
-"""The numpy dtype in which each format is stored. Numpy has no bfloat16; uint16 holds the bits."""
+"""The numpy dtype that stores each format. Numpy has no bfloat16, so uint16 holds its bits."""
 
 LARGEST = {"bfloat16": 3.3895314e38, "float16": 65504.0}
 
@@ -37,14 +37,16 @@ class ErrorFeedback(Memory):
     Notes
     -----
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
-    exact; rounding to nearest would lose every gradient that is small compared with its residual.
-    Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of the entry, so the
-    residual is not conserved exactly. float16 holds magnitudes up to 65504. The accumulated vector
-    is in float32, and exists only while the tensor is compressed.
+    exact. Rounding to nearest would lose every gradient that is small compared with the residual.
+    Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of the entry, and
+    float16 entries below 2**-14 by up to 2**-24, so the residual is not conserved exactly. A
+    float16 residual above 65504 raises PeerFailure. With float64 gradients, 16 bits raise
+    InvalidOption. The accumulated vector is in float32, and exists only while the tensor is
+    compressed.
 
-    State: one float32 vector a tensor (float64 for float64 gradients), two with rollback; half of
-    these bytes with 16 bits. Cost: one pass (read gradient and residual, write accumulated), and
-    one write per sent entry; about ten more passes with 16 bits.
+    State: one float32 vector per tensor (float64 for float64 gradients), two with rollback; a
+    16-bit residual needs half of these bytes. Cost: one pass (read gradient and residual, write
+    accumulated), and one write per sent entry; a 16-bit residual needs about ten more passes.
 
     Paper: stich2018sparsified.
     """
@@ -128,8 +130,8 @@ class Residual16State(MemoryState):
         self._forget()
 
     def roll_back(self) -> None:
-        """Restore the residual. Without a second buffer, add the sent entries back, and round a
-        second time; the residual then includes the failed step's gradient."""
+        """Restore the residual. Without a second buffer, add the sent entries back, and round the
+        residual a second time; it then includes the failed step's gradient."""
         if self._is_written and self._before is not None:
             self._kept, self._before = self._before, self._kept
         elif self._is_written:
@@ -161,7 +163,7 @@ class Residual16State(MemoryState):
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
-    """Return stored numbers as float32 [n]; the conversion is exact."""
+    """Return a residual, stored as float16 or bfloat16, as float32 [n]. The conversion is exact."""
     if stored.dtype == np.float16:
         return stored.astype(np.float32)
     return (stored.astype(np.uint32) << 16).view(np.float32)
@@ -190,15 +192,16 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return an upper limit for every rounded number, as uint32 bits: the largest finite number
-    with the same sign. Without this limit, rounding could give infinity."""
+    """Return a limit for every rounded number, as uint32 bits: the largest finite 16-bit number
+    with the number's sign. Without this limit, rounding could give infinity."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count], hashed from index and seed. High bits are more random."""
+    """Return random bits, uint32 [count], hashed from index and seed. The high bits of a number are
+    more random than the low bits."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

@@ -25,12 +25,13 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 LEAST_DENSITY, MOST_DENSITY = 0.002, 0.01
 TIMES_SENT = 5
-"""Number of times that a run sends each entry at the run's default density, within these bounds."""
+"""Number of times that a run sends each entry, on average, at its default density, unless
+``LEAST_DENSITY`` or ``MOST_DENSITY`` bounds this density."""
 MOST_LOOKS = 1_000
-"""Largest number of steps at which a schedule's density is evaluated to compute its mean."""
+"""Approximate number of steps at which a schedule's density is evaluated to compute its mean."""
 CODEC_OF_RUNS = "sign_mean"
-"""Default codec with ``steps=``. At the same number of bytes, more entries improve accuracy more
-than exact values do."""
+"""Default codec with ``steps=``. At the same number of bytes, sending more entries improves
+accuracy more than sending exact values."""
 
 
 def of_paper(key: str) -> Callable[[Function], Function]:
@@ -115,10 +116,12 @@ def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -
 
 
 class Builder:
-    """Base class of all methods, which creates compressors, from a named method or from any parts.
+    """Base class of each frontend's ``Compression``: creates compressors, by a named method or from
+    any selector, memory, codec, exchange and schedule.
 
     The frontend's ``Compression`` describes ``params``. Every method also takes the options of
-    ``Configuration`` and the options below.
+    ``Configuration`` and the options below, except parts that define the method: ``memory`` of dgc
+    and scalecom, ``exchange`` of gtopk and oktopk, ``select_over`` of mgs.
 
     Parameters
     ----------
@@ -132,16 +135,16 @@ class Builder:
         in their papers: adacomp "ternary", ef_sign and signsgd "one_bit", sbc "one_sign", stc
         "sign_mean", strom and ``redsync(variant="paper")`` "sign_index", and terngrad "two_bit"
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that the program then passes to
-        Horovod. A memory applies the optimizer's momentum or moments on every rank before the
-        selection, because after the exchange they would be wrong for entries that arrive rarely.
-        The optimizer only applies the result. In every step the memory takes momentum, betas,
-        weight decay and similar settings from the tensor's parameter group. In a step at learning
-        rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and ``signsgd`` do not
-        accept this option, because they have no residual. None by default
+        Horovod. The memory applies the optimizer's momentum or moments on every rank before the
+        selection. After the exchange, momentum and moments would be wrong for entries that arrive
+        rarely. The optimizer only applies the result. In every step the memory takes momentum,
+        betas, weight decay and similar settings from the tensor's parameter group. In a step at
+        learning rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and
+        ``signsgd`` do not accept this option, because they have no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
         density then follows the learning rate (schedule "learning_rate"). The mean density is
-        ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. With
-        ``steps``, the default of ``codec`` is "sign_mean"
+        ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The
+        default of ``codec`` is then "sign_mean", except for sbc and ``redsync(variant="paper")``
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
         stepped through the run to compute the mean rate. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
@@ -159,29 +162,30 @@ class Builder:
     allow_dense : run a tensor's step dense, and send the residual with it, if this moves no more
         bytes than a sparse step; True by default
     groups : number of messages for the compressed tensors, or lists of the names of tensors that
-        share a message (PyTorch). By default, small neighbouring tensors share one. "planned"
+        share a message (PyTorch). By default, small neighbouring tensors share a message. "planned"
         measures the first steps and the network, then uses the fastest groups. In TensorFlow, the
         tensors in each of Horovod's groups share a message
     select_over : "tensor"; or "group" to select once from all tensors of a message, as ``mgs`` does
         (only with exchange "allgather"). The density is then that of the group: the group's largest
         entries are sent, whichever tensor they belong to
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
-        density needs more bytes, the step runs dense; if a selection needs more, its smallest
-        entries stay in the residual. None, the default, sets no bound
+        density needs more bytes than this, the step runs dense. If only a selection needs more, its
+        smallest entries stay in the residual. None, the default, sets no bound
     clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
         torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
         ``optimizer``). None, the default, sets no bound
     check_replicas_every : number of steps from one comparison of the ranks' applied gradients, by
         checksums, to the next; 0, the default, compares none
     telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping of such an
-        "id" and options, or a function of a record; one writer or a list.  True measures residuals
-        at every step for ``stats()`` only; False by default
+        "id" and options, or a function of a record; one writer or a list. True writes no records,
+        but measures residuals at every step for ``stats()``; False by default
     telemetry_every : number of steps from one record to the next; 100 by default
-    on_nonfinite : "propagate", the default: NaN or Inf on any rank makes the tensor's gradient NaN
-        on all ranks, and the compressor undoes the step. "raise": all ranks raise an error that
-        names rank, tensor and number of entries
+    on_nonfinite : "propagate", the default: NaN or Inf in a gradient on any rank makes it NaN on
+        all ranks, and the compressor undoes the step. "raise": all ranks raise an error that names
+        the tensor and, if it is compressed, rank and number of entries. An overflow of the residual
+        raises PeerFailure in both cases
     grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
-        callable that returns the scale. Residuals are kept without the scale. None by default
+        callable that returns the scale. Residuals are stored without the scale. None by default
     timeout_s : seconds after which an unfinished collective raises an error, 600 by default; None
         waits without a limit
 
@@ -250,7 +254,8 @@ class Builder:
         selector : the selector: an id, a mapping ``{"id": ..., option: value}`` or an object
         process_set, grad_scaler, optimizer, steps, scheduler : see ``Builder``
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
-            selector, and the options that ``Builder`` lists
+            selector, and the options that ``Builder`` lists, except ``density``, which the selector
+            takes
 
         Raises
         ------
@@ -298,7 +303,8 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that densities follow, or None. Warn of a low mean density."""
+        """Return the learning rates that densities follow, or None. Warn about a low mean
+        density."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -379,7 +385,7 @@ def _take_steps(
 
 
 def _refuse(name: str, *_: object) -> NoReturn:
-    """Raise InvalidOption. Horovod calls this as the ``compress`` of a method; see ``Builder``."""
+    """Raise InvalidOption. Horovod calls this if a program passes the method itself to Horovod."""
     raise InvalidOption(
         f"compression=Compression.{name} gives Horovod the method itself: call it, as in "
         f"compression=Compression.{name}(params, ...), where params are the parameters that "

@@ -1,5 +1,5 @@
 """Named methods. Each combines a selector, memory, codec, exchange and schedule as a paper does.
-The docstrings list the parts of the papers that are left out."""
+The docstrings list what a method lacks of its paper, and what it does in another way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Methods(Builder):
         Paper: aji2017sparse.
 
         For networks with layer normalisation, the paper uses one threshold for all tensors. This
-        single threshold is left out; ``select_over="group"`` is similar.
+        method does not have this single threshold; ``select_over="group"`` is similar.
         """
         return cls.build(params, selector=TopK(density), **options)
 
@@ -71,9 +71,9 @@ class Methods(Builder):
         otherwise the groups are those given to Horovod. Under DDP, DDP's buckets are the groups,
         and nothing is planned.
 
-        Departs: the plan is the best one by the measurements, while the paper's greedy choice may
-        not find it (docs/results/planning.md); residuals belong to tensors instead of groups, so
-        that they are kept when groups change.
+        Unlike in the paper, the plan is the best one by the measurements, which the paper's greedy
+        choice may not find (docs/results/planning.md). Residuals belong to tensors instead of
+        groups, so that they are kept when groups change.
         """
         options.setdefault("groups", PLANNED if cls._plans_groups else None)
         return cls.build(params, selector=TopK(density), select_over="group", **options)
@@ -83,7 +83,7 @@ class Methods(Builder):
     def radix_select(cls, params: object, *, density: Density, **options: object) -> Value:
         """Exact top-k by a radix search, with error feedback.  Paper: alabi2012fast.
 
-        The paper's implementation for GPUs is left out.
+        The paper's implementation for GPUs is not part of this package.
         """
         return cls.build(params, selector=RadixSelect(density), **options)
 
@@ -107,9 +107,9 @@ class Methods(Builder):
 
         Entries are sent as indices and values, as in the authors' later code.
 
-        These parts of the paper are left out: its encoding (use ``codec="run16"``), its warm-up
-        (use ``schedule={"id": "exponential_warmup", ...}``), and clipping by the norm over all
-        tensors (``clip_norm`` bounds the norm of each tensor).
+        By default the method lacks these parts of the paper: its encoding (use ``codec="run16"``),
+        its warm-up (use ``schedule={"id": "exponential_warmup", ...}``), and clipping by the norm
+        over all tensors (``clip_norm`` bounds the norm of each tensor).
 
         Parameters
         ----------
@@ -144,10 +144,10 @@ class Methods(Builder):
         largest entries of one sign on one step and those of the other sign on the next, as indices
         and one mean.
 
-        These parts of the paper are left out: the rule by which a tensor's size decides between a
-        dense exchange, trimmed top-k and a threshold search (use ``min_numel`` and ``search``), the
-        dense first epochs (use ``schedule={"id": "dense_warmup", ...}``), and exact values for the
-        output layer.
+        The method lacks these parts of the paper: the rule by which a tensor's size decides between
+        a dense exchange, trimmed top-k and a threshold search (use ``min_numel`` and ``search``),
+        the dense first epochs (use ``schedule={"id": "dense_warmup", ...}``), and exact values for
+        the output layer.
 
         Parameters
         ----------
@@ -182,12 +182,12 @@ class Methods(Builder):
     ) -> Value:
         """LDTE-BS: a Laplace threshold estimate, corrected by binary search.  Paper: chen2021ldte.
 
-        The search starts from the threshold of the tensor's previous step, and uses the estimate
-        only if there is none, for example on the first step. The paper uses the estimate at every
-        step, and bisects.
+        The search starts from the threshold of the tensor's previous step. If there is none, for
+        example on the first step, it starts from the estimate. The paper starts from the estimate
+        at every step, and bisects.
 
-        The paper's own bracket, tolerance and limit on bisections are left out, because we could
-        not access them.
+        We had no access to the paper's bracket (the first interval of the search), tolerance and
+        limit on bisections. Both variants use our own values.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class Methods(Builder):
     ) -> Value:
         """LDTE: the Laplace threshold estimate without a search.  Paper: chen2021ldte.
 
-        The paper finds key points of the distribution's curve by a relation of areas. This relation
-        is left out, because we could not access it; the threshold is computed from the fitted tail
-        in closed form.
+        The paper finds key points of the distribution's curve by a relation between areas. We had
+        no access to this relation. Here the threshold is computed from the fitted tail in closed
+        form.
 
         Parameters
         ----------
@@ -237,8 +237,8 @@ class Methods(Builder):
         The density is divided between both tails, as in the authors' code. Their Algorithm 1 and
         ``variant="paper"`` use the one-sided quantile.
 
-        In the authors' code the density falls from epoch to epoch. This is left out (use
-        ``schedule=``).
+        In the authors' code the density falls from epoch to epoch. Here this needs the option
+        ``schedule``.
 
         Parameters
         ----------
@@ -260,8 +260,8 @@ class Methods(Builder):
         """SIDCo: a threshold from distributions fitted to the tail, in stages.
         Paper: abdelmoniem2021sidco.
 
-        In the authors' code all tensors share one number of stages. This is left out; here every
-        tensor has its own number.
+        In the authors' code all tensors share one number of stages. Here every tensor has its own
+        number.
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ class Methods(Builder):
         The paper selects chunk by chunk, and runs the first 1 to 10 % of the epochs dense, as
         ``variant="paper"`` does.
 
-        These parts of the paper are left out: the rule that derives a layer's density from its
+        The method lacks these parts of the paper: the rule that derives a layer's density from its
         number of arithmetic operations, and chunk lengths other than 1 / density.
 
         Parameters
@@ -319,10 +319,10 @@ class Methods(Builder):
     def gtopk(
         cls, params: object, *, density: Density, conserving: bool = True, **options: object
     ) -> Value:
-        """gTop-k: merge selections along a tree, and cut each merge to k entries.
+        """gTop-k: merge the ranks' selections along a tree, and keep k entries of every merge.
         Paper: shi2019gtopk.
 
-        Nothing is left out; ``conserving=False`` is the paper's rule.
+        The method has all parts of the paper; ``conserving=False`` is the paper's rule.
 
         Parameters
         ----------
@@ -342,15 +342,15 @@ class Methods(Builder):
         warmup_steps: int | None = None,
         **options: object,
     ) -> Value:
-        """Ok-Topk: each rank adds up a region, and the k largest sums are applied.
+        """Ok-Topk: each rank sums the entries of one region, and the k largest sums are applied.
         Paper: li2022oktopk.
 
         The authors' code runs the first steps dense, as ``variant="paper"`` does.
 
-        Two parts of the paper are left out. In the paper, an allreduce finds regions with equally
-        many locally selected entries; here regions have equally many of the entries that the
-        previous step applied. The paper balances the entries between ranks before the last
-        collective; here each rank sends a bounded number.
+        Two parts differ from the paper. In the paper, an allreduce finds regions with equally many
+        locally selected entries; here regions have equally many of the entries that the previous
+        step applied. The paper balances the entries between ranks before the last collective; here
+        each rank sends a bounded number.
 
         Parameters
         ----------
@@ -372,8 +372,9 @@ class Methods(Builder):
     ) -> Value:
         """Send the chunks for which the sum of all ranks' L1 norms is largest.  Paper: sun2019csc.
 
-        These parts of the paper are left out: momentum correction (use ``optimizer=``), and a
-        density that falls in the first epochs (use ``schedule=``).
+        By default the method lacks these parts of the paper: momentum correction (use
+        ``optimizer=`` and ``memory="momentum_correction"``), and a density that falls in the first
+        epochs (use ``schedule=``).
 
         Parameters
         ----------
@@ -397,7 +398,7 @@ class Methods(Builder):
         """Send entries at random positions, with error feedback.  Paper: stich2018sparsified.
 
         In the paper, gradients are multiplied by the learning rate before they are added to the
-        residual. This is left out; the optimizer applies the learning rate.
+        residual. Here the optimizer applies the learning rate.
 
         Parameters
         ----------
@@ -416,8 +417,8 @@ class Methods(Builder):
         """AdaComp: signs of the entries that may become the largest of their bin.
         Paper: chen2018adacomp.
 
-        The paper's byte format of bins is left out, because we could not access its description.
-        Instead, ``codec="ternary"`` sends for every bin the number of its selected entries, then
+        We had no access to the description of the paper's byte format of bins. Instead,
+        ``codec="ternary"`` sends for every bin the number of its selected entries, then
         their positions and signs.
 
         Parameters
@@ -435,8 +436,8 @@ class Methods(Builder):
         """Signs of the entries above a fixed threshold, with error feedback.
         Paper: strom2015scalable.
 
-        No part of the paper is left out. Unlike the paper, we limit the number of sent entries, by
-        ``max_density``.
+        The method has all parts of the paper. Unlike the paper, it limits the number of sent
+        entries, by ``max_density``.
 
         Parameters
         ----------
@@ -452,8 +453,8 @@ class Methods(Builder):
     def stc(cls, params: object, *, density: Density, **options: object) -> Value:
         """Sparse ternary compression: signs of the top k, and their mean.  Paper: sattler2019stc.
 
-        These parts of the paper are left out: local steps between exchanges (use ``LocalSteps``),
-        and a server that compresses its updates to the workers.
+        The method lacks these parts of the paper: local steps between exchanges (use
+        ``LocalSteps``), and a server that compresses its updates to the workers.
         """
         options.setdefault("codec", "sign_mean")
         return cls.build(params, selector=Stc(density), **options)
@@ -464,8 +465,8 @@ class Methods(Builder):
         """Sparse binary compression: the largest entries of one sign, and their mean.
         Paper: sattler2019sbc.
 
-        The paper's delay, which is a number of local steps between exchanges, is left out (use
-        ``LocalSteps``).
+        The method itself lacks the paper's delay, which is a number of local steps between
+        exchanges; for a delay, use ``LocalSteps``.
         """
         options.setdefault("codec", "one_sign")
         return cls.build(params, selector=Sbc(density), **options)
@@ -476,10 +477,10 @@ class Methods(Builder):
         """Majority vote of the signs of all entries, without a residual.
         Paper: bernstein2019majority.
 
-        The optimizer receives +1 or -1, or 0 for a tie. So every update that is not 0 has the size
-        of the learning rate.
+        For each entry, the optimizer receives +1 or -1, or 0 for a tie. So with plain SGD, every
+        update that is not 0 has the size of the learning rate.
 
-        Signum's momentum, which each worker applies before the vote, is left out.
+        The method lacks Signum's momentum, which each worker applies before the vote.
         """
         options.setdefault("memory", "majority_vote")
         options.setdefault("codec", "one_bit")
@@ -492,7 +493,7 @@ class Methods(Builder):
         karimireddy2019error.
 
         In the paper, gradients are multiplied by the learning rate before they are added to the
-        residual. This is left out; the optimizer applies the learning rate.
+        residual. Here the optimizer applies the learning rate.
         """
         options.setdefault("codec", "one_bit")
         return cls.build(params, selector=EfSign(), **options)
@@ -504,8 +505,7 @@ class Methods(Builder):
     ) -> Value:
         """Stochastic ternary gradients, without a residual.  Paper: wen2017terngrad.
 
-        In the paper, all ranks use the largest of their scales. This is left out; here every rank
-        has its own scale.
+        In the paper, all ranks use the largest of their scales. Here every rank has its own scale.
 
         Parameters
         ----------

@@ -20,13 +20,13 @@ from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
 
 SIZES = 5
-"""Number of message lengths that are timed."""
+"""Number of message lengths for which messages are timed."""
 REPETITIONS = 5
 """Number of timed repetitions of each length, after one that is not timed."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
 ITEM = 8
-"""Number of bytes by which each repetition's message is longer than the one before."""
+"""Number of bytes by which the message of each repetition is longer than the previous one."""
 
 Buckets = list[tuple[int, ...]]
 Samples = list[tuple[float, list[float]]]
@@ -48,8 +48,9 @@ class Line:
 
 
 def sizes_of(told: Sequence[Report]) -> list[int]:
-    """Return the message lengths to time, in bytes: from the length for the smallest tensor to the
-    length for all tensors together. ``told`` has the measurements of all ranks."""
+    """Return the lengths, in bytes, of the messages that are to be timed. They range from the
+    length of a message with only the smallest tensor to that of a message with all tensors.
+    ``told`` has the measurements of all ranks."""
     shares = [nbytes for each in told for nbytes in each["nbytes"].values() if nbytes > 0]
     least = max(64.0, min(shares, default=64.0))
     most = max([least * LEAST_SPREAD, *(sum(each["nbytes"].values()) for each in told)])
@@ -60,8 +61,8 @@ def time_messages(
     collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
     """Return ``Samples`` from timed allgathers of messages with the given lengths, in bytes. All
-    ranks must call this. Each repetition has a slightly different length, so that the time includes
-    Horovod's negotiation of a new length."""
+    ranks must call this function. The message of each repetition has a slightly different length,
+    so that the time includes Horovod's negotiation of a new length."""
     found, others = [], max(1, collective.world_size - 1)
     for number, size in enumerate(sizes):
         times, received = [], []
@@ -76,14 +77,16 @@ def time_messages(
 
 
 class Costs:
-    """Costs of an exchange by one allgather, measured on the slowest rank, which all ranks await.
+    """Costs of an exchange by one allgather, measured on the slowest rank, because all ranks wait
+    for it.
 
     wire : seconds of a message, as a function of the bytes that a rank receives
     work : seconds of selecting and encoding, as a function of the number of entries
     decode : seconds of decoding, as a function of the number of entries
     encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
     compressed : positions of the compressed tensors
-    ready_s : by tensor name, seconds from a step's first gradient to the tensor's gradient
+    ready_s : by tensor name, seconds from the arrival of a step's first gradient to that of the
+        tensor's gradient
     nbytes : by tensor name, bytes that a rank sends
     """
 
@@ -105,8 +108,8 @@ class Costs:
         self.ready_s, self.nbytes = self._slowest("ready"), self._slowest("nbytes")
 
     def families(self) -> list[list[str]]:
-        """Group the tensors that have gradients in the same steps. Return the names in each group
-        that has a compressed tensor; with ``select_over="group"``, also group by dtype."""
+        """Group the tensors that have gradients in the same steps, and with ``select_over="group"``
+        also the same dtype. Return the names in each group that has a compressed tensor."""
         families: dict[object, list[str]] = defaultdict(list)
         dtypes = {spec.key: spec.accumulator for spec in self.specs}
         for key, steps in self._told[0]["seen"].items():
@@ -116,7 +119,7 @@ class Costs:
         return [keys for keys in families.values() if self.layers(keys)]
 
     def layers(self, keys: Sequence[str]) -> list[int]:
-        """Return the positions of compressed tensors in ``keys``, in order of the backward pass."""
+        """Return the positions of the compressed tensors that ``keys`` names, in backward order."""
         wanted, specs = set(keys), self.specs
         found = [position for position in self.compressed if specs[position].key in wanted]
         # A backward pass runs in reverse order, so equal times are sorted by descending position.
@@ -183,8 +186,8 @@ def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:
 
 def fit_line(samples: Iterable[tuple[float, float]]) -> Line:
     """Return a line with coefficients of at least 0, fitted to pairs of (size, seconds) with two or
-    more different sizes. The fit minimizes the relative error at each size's median time, because
-    with absolute errors, long messages would outweigh short ones."""
+    more different sizes. The fit minimizes the relative errors at the median time of each size,
+    because absolute errors of long messages would outweigh those of short ones."""
     by_size: dict[float, list[float]] = defaultdict(list)
     for size, seconds in samples:
         by_size[size].append(seconds)

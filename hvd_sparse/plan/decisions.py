@@ -17,11 +17,12 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Upper bound of layers^2 * groups in the search, which takes about a second for 1,000 layers."""
+"""Upper bound of layers^2 * groups in the search for a plan, which takes about a second for 1,000
+layers."""
 
 GRID = 48
-"""Number of steps of the logarithmic grid of densities. The grid keeps rounding errors from
-changing a choice."""
+"""Number of steps of the logarithmic grid of densities. With the grid, rounding errors cannot
+change a chosen density."""
 
 Plan = tuple[int, ...]
 """For each group, the first layer after it: (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
@@ -56,8 +57,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the plan with the shortest predicted step, which may have the default groups. A
-        group has only tensors that have gradients in the same steps."""
+        """Return the plan with the shortest predicted step, which may be that of the default
+        groups. All tensors of a group have gradients in the same steps."""
         specs = costs.specs
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -153,7 +154,7 @@ class Instance:
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
 
     backward_s : for each layer, seconds of the backward pass since the previous layer's gradient
-    numel : entries of each layer
+    numel : number of entries of each layer
     nbytes : bytes that a rank receives for each layer
     wire : seconds of a message, as a linear function of the bytes that a rank receives
     select : seconds of selecting and encoding, as a linear function of the number of entries
@@ -204,7 +205,8 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan with neighbouring groups joined wherever the step then ends no later."""
+    """Return the plan after joining neighbouring groups wherever this does not make the step end
+    later."""
     ends = list(plan)
     # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)
@@ -218,9 +220,9 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds from the start of the step to the end of the last message, for groups that
-    need not be contiguous. All messages that are ready when the network becomes free are sent as
-    one, because Horovod fuses messages."""
+    """Return the seconds from the start of the step to the end of the last message. The groups need
+    not be contiguous. All messages that are ready when the network becomes free are sent as one,
+    because Horovod fuses messages."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -244,10 +246,10 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 
 
 def best_plan(instance: Instance) -> Plan:
-    """Return the plan whose step ends earliest, with as few groups as possible, by dynamic
-    programming over their boundaries. If each group has a constant cost, the number of groups is
-    searched too, as far as ``EFFORT`` allows. shi2020mgs chooses greedily, which is not optimal
-    (docs/adr/0019-planner.md)."""
+    """Return the plan whose step ends earliest, by dynamic programming over the boundaries of
+    groups. Groups are then joined by ``simplified``. If each group has a constant cost, the number
+    of groups is searched too, as far as ``EFFORT`` allows. shi2020mgs chooses greedily, which is
+    not optimal (docs/adr/0019-planner.md)."""
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
     is_counted = call_s > 0.0
@@ -300,8 +302,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which the message ends before the next
-        one is ready. The idea is that of shi2020lags; the rule ``largest_hidden`` is our own."""
+        """Choose for each message the largest density at which it ends before the next message is
+        ready. The idea is that of shi2020lags; the rule ``largest_hidden`` is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max
@@ -342,9 +344,9 @@ class HiddenDensities:
 
 
 def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Choose the largest size of each message at which the message hides: it ends before the next
-    one is ready. Return the indices of the chosen sizes, and the end time of each message, float64
-    [messages], in seconds.
+    """Choose the largest size of each message at which the message hides, that is, ends before the
+    next message is ready. Return the indices of the chosen sizes, and the end time of each message,
+    float64 [messages], in seconds.
 
     Messages are sent one after the other, each as soon as it is ready. A message hides if it takes
     at most ``ready(next) - max(ready(this), end(previous))`` seconds. A message that does not hide

@@ -1,4 +1,5 @@
-"""Measures a rank's steps. Results are medians, because one delayed step changes them little."""
+"""Measures a rank's steps. Results are medians, because one delayed step hardly changes a
+median."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report
 
 WARMUP = 2
-"""Number of first steps that are not measured, because first calls compile and allocate."""
+"""Number of first steps that are not measured, because they include compilation and allocation."""
 STEPS = 5
 """Number of steps that are measured."""
 WINDOW = 20
@@ -135,8 +136,8 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Count the step's time from its first gradient. In graphs of TensorFlow, ``begin`` runs
-        earlier."""
+        """Count the step's time from its first gradient, because in graphs of TensorFlow, ``begin``
+        runs before the first gradient arrives."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
@@ -170,7 +171,8 @@ class Measurements:
         """Return a JSON-serializable dict. All but the last three are medians over the steps, by
         tensor name. If entries are selected from whole groups, groups take the place of tensors.
 
-        "ready" : seconds to this gradient from the step's first, without this package's work
+        "ready" : seconds from the step's first gradient to this gradient, without this package's
+            work
         "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
         "nbytes" : bytes sent
         "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient

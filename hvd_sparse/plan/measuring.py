@@ -38,7 +38,7 @@ class MeasuringPolicy(Policy):
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]
-    """End of the warning about changed step times: what was decided with the former times."""
+    """End of the warning about changed step times: what was decided from the earlier step times."""
 
     def __init__(self, step: Step, name: str) -> None:
         self._step, self._compressor = step, name
@@ -91,7 +91,7 @@ class MeasuringPolicy(Policy):
 
     @property
     def is_due(self) -> bool:
-        """Whether enough steps are measured for a decision, so that ``next`` is collective."""
+        """Whether enough steps are measured for a decision; if so, ``next`` is collective."""
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
@@ -159,7 +159,8 @@ class MeasuringPolicy(Policy):
         self._clock.resume()
 
     def sent(self, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sent, scaled to the density after warm-up."""
+        """Record the bytes that a tensor sent, scaled from the step's density to the density after
+        warm-up."""
         if self.is_over:
             return
         self._run = ticket.run

@@ -3,7 +3,8 @@
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
 uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends if the first
 measured step is far slower than the best way so far. A step is timed from its first gradient to its
-last result. All ranks compare the slowest rank's medians, so they choose alike at the same step.
+last result. All ranks compare the slowest rank's medians, so all choose the same way at the same
+step.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
-"""The way of a dense step that also sends the residuals. It precedes "dense" and "fp16" steps."""
+"""The way of a dense step that also sends the residuals. One such step precedes "dense" or "fp16"
+steps."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
 HOPELESS = 2.0
-"""A way is dropped if its first measured step takes this factor times the best median so far."""
+"""A way is dropped if its first measured step takes at least this factor times the best median so
+far."""
 MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
 few steps are uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way is now slower by this factor than another was before."""
+"""A new trial begins if the chosen way is now slower by more than this factor than another way was
+in the last trial."""
 RECENT = 50
-"""Number of most recent steps whose median a review compares."""
+"""Largest number of recent steps from which a review computes the median."""
 
 Agree = Callable[[float], list[float]]
 """Collective that gathers one number from every rank."""
@@ -81,7 +85,7 @@ class Owner(Protocol):
         """Use measured densities, by tensor name. Other tensors get the smallest density."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
-        """Return an error whose message adds the names of the ranks that caused it."""
+        """Return an error whose message also names the ranks that are behind."""
 
 
 class Policy:
@@ -213,7 +217,8 @@ class Trial:
             self.verdict = Verdict(fastest, medians)
 
     def _review(self, agree: Agree) -> None:
-        """Begin a new trial if the chosen way is now slower than another way was in the trial."""
+        """Begin a new trial if the chosen way is now slower by more than ``WORSE`` than another way
+        was in the trial."""
         assert self.verdict is not None
         now = max(agree(statistics.median(list(self._durations)[-RECENT:])))
         chosen = self.verdict.way
@@ -225,8 +230,8 @@ class Trial:
 class Fallback(Policy):
     """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
 
-    If this way is dense, Horovod reduces the gradients as it does without a compressor. Before
-    this, each tensor has one step in which its residual is sent too (``EVERYTHING``). If
+    If this way is dense, Horovod reduces the gradients as it does without a compressor. Before the
+    first such step, each tensor has one step in which its residual is sent too (``EVERYTHING``). If
     ``sends_all``, every dense step sends all entries that the memory holds, because the memory
     computes the optimizer's momentum.
     """

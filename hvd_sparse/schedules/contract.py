@@ -9,7 +9,7 @@ from hvd_sparse.checks import Options, option
 from hvd_sparse.density_rule import Density, check_rule, number_of
 
 LONG_RUN = 10**9
-"""Number of a step that comes after any warm-up."""
+"""Number of a step that is later than any warm-up."""
 
 UNKNOWN_DENSITY = 0.01
 """Density that estimates assume for methods without a density."""
@@ -22,7 +22,7 @@ class Schedule:
     id: ClassVar[str]
 
     def density(self, step: int) -> float:
-        """Return the density of a tensor's step, in (0, 1]. The first step is 0."""
+        """Return the density, in (0, 1], of a tensor's step. The number of the first step is 0."""
         raise NotImplementedError
 
     def at_density(self, density: float) -> Schedule:

@@ -17,7 +17,7 @@ class ExponentialWarmup(ValuedSchedule):
         "code":  density of stage e = max(c^(e+1), value), c = value^(1/(stages+1))
                  0.316, 0.1, 0.0316, 0.01, ...
 
-    The numbers are examples for 5 stages and ``value`` 0.001; e is 0 in the first stage.
+    The lists of numbers are examples for 5 stages and ``value`` 0.001; e is 0 in the first stage.
 
     Parameters
     ----------

@@ -8,8 +8,8 @@ from hvd_sparse.schedules.contract import ValuedSchedule
 from hvd_sparse.types import Pace
 
 LEAST = 1e-9
-"""Density at a learning rate of 0. Memories that compute an optimizer's updates then send no
-entries (see ``DirectionState``); with other memories, selectors send one."""
+"""Density at a learning rate of 0. With memories that compute an optimizer's updates, no entries
+are sent then (see ``DirectionState``); with other memories, selectors send one entry."""
 
 
 @SCHEDULES.register("learning_rate")
@@ -33,8 +33,8 @@ class LearningRate(ValuedSchedule):
     Notes
     -----
     Without a scheduler, or with one that follows a metric, the mean is not known before the run.
-    The density of a step is then value * rate / first rate, at most ``value``. So the run sends
-    fewer bytes than at a density of ``value`` if the rate falls below the first one.
+    The density of a step is then value * rate / first rate, at most ``value``. So if the rate falls
+    below the first rate, the run sends fewer bytes than at a constant density of ``value``.
 
     ``RankMismatch`` is raised if ranks have different rates.
 

@@ -12,15 +12,15 @@ from hvd_sparse.schedules.contract import Schedule
 @SCHEDULES.register("piecewise")
 @dataclass(frozen=True)
 class Piecewise(Schedule):
-    """Use a constant density between given steps.
+    """Change the density at given steps, and keep it constant between them.
 
     Parameters
     ----------
     boundaries : ascending numbers of steps; from step ``boundaries[i]`` on, the density is
         ``densities[i + 1]``
     densities : one density more than boundaries, each in (0, 1]. For a tensor with its own density,
-        all of them are multiplied by the factor that makes the last one equal to the tensor's
-        density, and then limited to 1
+        all densities are multiplied by one factor, so that the last one becomes the tensor's
+        density, and are then limited to 1
     """
 
     boundaries: tuple[int, ...]

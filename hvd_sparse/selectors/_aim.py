@@ -17,8 +17,8 @@ from hvd_sparse.kernels.rows import LEAST, MOST, steered
 from hvd_sparse.types import Memo
 
 AIM = 0.97
-"""Factor of the previous threshold at which a search starts. With error feedback, many entries lie
-just below that threshold, so a search that started higher would need another pass."""
+"""A search starts at this factor times the previous threshold. With error feedback, many entries
+lie just below that threshold, so a search that started higher would need another pass."""
 
 START = 0.03
 """Margin of a tensor's first aim: the fraction by which it lies below the previous threshold."""
@@ -27,7 +27,8 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. If more entries reach the aim, the pass collects none."""
+"""Capacity of an aim, as a multiple of k. If more entries than the capacity reach the aim, the pass
+collects none."""
 
 FEW = 4096
 """The capacity of an aim is at least k plus this number, because short lists cost little."""
@@ -35,8 +36,8 @@ FEW = 4096
 
 @dataclass(frozen=True)
 class Band:
-    """The counts of entries that a search for a threshold accepts: ``least`` to ``most``. If the
-    search finds no such threshold, the ``wanted`` largest entries are selected."""
+    """The counts that a search for a threshold accepts: the threshold must be reached by ``least``
+    to ``most`` entries. If the search fails, the ``wanted`` largest entries are selected."""
 
     least: int
     wanted: int
@@ -51,8 +52,8 @@ class Cut:
     """A selector's decision about the candidates: the ``count`` largest of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : as in ``Found``. None stands for the aim's threshold if all candidates are selected,
-        and otherwise for the smallest selected magnitude
+    threshold : as in ``Found``. If it is None, the aim's threshold is used if all candidates are
+        selected, and otherwise the smallest selected magnitude
     """
 
     count: int
@@ -76,14 +77,14 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold at which a search starts: 5 % above the aim's threshold if too many entries
-        reached it, otherwise 5 % below."""
+        """The threshold at which a search starts: 5 % above the aim's threshold if more entries
+        reached the aim than its capacity, otherwise 5 % below."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property
     def known(self) -> tuple[float, int] | None:
         """The aim's threshold and the number of entries that reach it, as the first count of a
-        search. A number above the capacity is given as capacity + 1; None if unknown."""
+        search. A number above the capacity is given as capacity + 1. None if it is unknown."""
         if not self.is_sure:
             return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
@@ -106,9 +107,10 @@ def aim_at(warm: float | None, capacity: int) -> Aim | None:
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim from the previous one (None at first). The margin grows if
-    ``found``, the number of candidates, was below or hardly above ``needed``, narrows slowly if it
-    was clearly above, and is halved if it exceeded the capacity (None)."""
+    """Return the margin of the next aim, computed from the previous ``margin`` (None at first). The
+    margin grows if ``found``, the number of candidates, was below or hardly above ``needed``, and
+    narrows slowly if ``found`` was clearly above. It is halved if ``found`` is None, which means
+    that more entries than the capacity reached the aim."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

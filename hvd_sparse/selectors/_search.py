@@ -1,6 +1,7 @@
-"""Search for a threshold that about a wanted number of entries reach. The search counts the entries
-that reach a threshold, and narrows a bracket [low, high] with count(low) > wanted > count(high). It
-ends if a count lies in a band around the wanted number, or if further counts would not help."""
+"""Search for a threshold that roughly the wanted number of entries reach. The search counts the
+entries that reach a threshold, and narrows a bracket [low, high] with count(low) > wanted >=
+count(high). It ends if a count lies in a band around the wanted number, if further counts would not
+help, or after ``max_passes``."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 
 def log_count(bracket: Bracket, wanted: int) -> float:
-    """Return an estimate of the threshold that ``wanted`` entries reach, but not at the bracket's
-    ends. log(count) is interpolated, because it is nearly linear in the tails of gradients."""
+    """Return an estimate of the threshold that ``wanted`` entries reach, always inside the bracket.
+    The logarithm of the count is interpolated, because it is nearly linear in gradients' tails."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -67,8 +68,8 @@ CANDIDATES = 16
 
 STANDSTILLS = 2
 """A search gives up after this many passes whose count equals the count at one end of the bracket.
-Further passes would not help, because many magnitudes are equal, or because one very large entry
-has moved an end far away."""
+Such counts show that many magnitudes are equal, or that one very large entry has moved an end far
+away, so further passes would not help."""
 
 STEPS: dict[str, Callable[[Bracket, int], float]] = {"bisection": bisection, "log_count": log_count}
 
@@ -86,8 +87,9 @@ def check_tolerance(value: Any, what: str, *, is_strict: bool = False) -> tuple[
 
 
 class _Counter:
-    """Counts the entries of a vector that reach a threshold. If these are more than wanted, but few
-    enough for a list, the counter keeps them as candidates, and later counts only among them."""
+    """Counts the entries of a vector that reach a threshold. If the count is too high for the
+    search, but low enough for a list, the counter lists these entries (the candidates). Later it
+    counts only among the candidates."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
@@ -141,7 +143,7 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> Found:
-    """Find a threshold whose count is in the band. Return it and the entries that reach it.
+    """Return a threshold that a number of entries in the band reaches, and these entries.
 
     The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
     number of the dtype lies inside the bracket. Then the ``wanted`` largest entries are returned

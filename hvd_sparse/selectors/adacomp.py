@@ -31,8 +31,8 @@ class AdaComp(Selector):
     -----
     There is no option for the density, because the number of selected entries follows from the
     data. Exact zeros are not sent, because they have no sign. At the sent entries, the memory
-    keeps the difference ``accumulated - sent``, because the common scale is too large for bins with
-    a small maximum.
+    keeps ``accumulated - sent``. This difference matters in bins with a small maximum, for which
+    the common scale is too large.
 
     Cost: one pass to compute the bins' maxima, and one to select.
 

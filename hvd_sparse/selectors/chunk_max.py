@@ -13,16 +13,17 @@ from hvd_sparse.types import Selection
 @dataclass(frozen=True)
 class ChunkMax(DensitySelector):
     """Divide the tensor into chunks of ceil(numel / k) entries, and select the entry of largest
-    magnitude in each.
+    magnitude in each chunk.
 
     k is the number of entries that the density gives. At most k entries are sent, one for each
     chunk that is not all zeros. If magnitudes in a chunk are equal, the first entry is selected.
-    The selector needs no search and no sort, but its entries are not the k largest of the tensor.
+    The selector needs no search and no sort, but its entries are usually not the tensor's k
+    largest.
 
     Cost: one pass, and the allocation of a vector of zeros.
 
     Paper: chen2020scalecom.  Departs: one entry of each chunk is selected, while the paper also
-    allows several.
+    allows several entries per chunk.
     """
 
     is_by_magnitude = False

@@ -49,7 +49,8 @@ class Context(NamedTuple):
     warm, memo : ``threshold`` and ``memo`` of the tensor's previous ``Found``
     rng : random number generator for this seed, tensor and step, or a function that creates it
     gradient : the vector that was added to the residual: the gradient, or a memory's direction
-    miss : the aim of this step, if its candidates could not be used
+    miss : the aim of this step (see ``selectors._aim``), if the entries that reach it (the
+        candidates) could not be used
     kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
         candidates come from several vectors
     """
@@ -73,12 +74,13 @@ class Context(NamedTuple):
 
     def margin_for(self, needed: int) -> Memo:
         """Return the memo for the next step, for selectors whose memo is the margin of their aim
-        (see ``_aim``). ``needed`` is the number of candidates that would have been enough."""
+        (see ``selectors._aim``). ``needed`` is the number of candidates that would be enough."""
         return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous threshold, and the number of passes. The
-        entries are None if none or more than ``most`` reach it, or if ``age`` >= ``steps``."""
+        """Return the entries that reach the previous step's threshold, and the number of passes.
+        None replaces the entries if there are none or more than ``most``, or if the threshold has
+        been used for ``steps`` steps (``age``)."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -176,19 +178,20 @@ class Selector(Options):
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim at which the pass that adds a gradient of ``numel`` entries also collects
-        entries; None for no aim. For ``warm`` and ``memo`` see ``Context``."""
+        """Return the aim: a threshold at which the pass that adds a gradient of ``numel`` entries
+        also collects entries, and the largest number of them. None for no aim. For ``warm`` and
+        ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the band by which ``cut`` decides: all candidates are selected if their number is
-        in the band, and the ``wanted`` largest if the number is above the band. None if the
-        selector has no aim, or if its ``cut`` does not decide by the number of candidates alone."""
+        """Return the band by which ``cut`` decides: all collected entries are selected if their
+        number is in the band, and the ``wanted`` largest if the number is above the band. None if
+        the selector has no aim, or if its ``cut`` does not decide by this number alone."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many of the candidates ``taken`` are selected (see ``aim``). Return None if
-        the selector must search the whole vector instead."""
+        """Return how many of ``taken``, the entries that were collected at the aim, are selected.
+        Return None if the selector must search the whole vector instead."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -246,8 +249,8 @@ class DensitySelector(Selector):
 class ExactSelector(DensitySelector):
     """Base class of selectors that select exactly the k largest entries.
 
-    If at least k entries reach an aim, the k largest entries are among them. In nearly every step,
-    the pass that adds the gradient is therefore the only pass.
+    If at least k entries reach the aim (``Selector.aim``), the k largest entries are among them. In
+    nearly every step, the pass that adds the gradient is therefore the only pass.
     """
 
     is_exact: ClassVar[bool] = True
@@ -276,8 +279,9 @@ def take_bounded(
     context: Context,
     passes: int,
 ) -> Found:
-    """Return the entries that reach an estimated threshold, but at least the largest entry, and at
-    most the ``most`` largest. ``passes`` is the number of passes that led to the estimate."""
+    """Return the entries that reach an estimated threshold: if there are none, the largest entry,
+    and if there are more than ``most``, the ``most`` largest. ``passes`` is the number of passes
+    that led to the estimate."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold = max(0.0, min(threshold, moments.abs_max))

@@ -40,8 +40,8 @@ class DgcSampled(DensitySelector):
     Cost: in most steps, the selection needs no extra pass over the tensor, because the pass that
     adds the gradient to the residual also collects the entries whose magnitudes reach a value
     slightly below the previous step's threshold. If enough of these entries belong to the sample,
-    the rest of the sample is not read. Otherwise the cost is reading the sample and, if too few
-    entries were collected, one pass per round.
+    they give the threshold, and the rest of the sample is not read. Otherwise the sample is read
+    and, if too few entries were collected, each round needs one pass.
 
     Paper: lin2018dgc.  Departs: if between k and high * k entries reach the threshold, the authors'
     code sends only the k with the lowest indices, so that the ends of tensors are seldom sent. Here
@@ -110,7 +110,7 @@ class DgcSampled(DensitySelector):
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
         """Return a threshold estimated from a strided sample; infinity if all of the sample is 0.
-        The vector has zeros in place of the candidates ``taken``, if any."""
+        If entries were ``taken`` out of the vector, it has zeros in their places."""
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
         top = max(1, math.ceil(len(range(start, accumulated.size, stride)) * self.share))
@@ -126,7 +126,8 @@ class DgcSampled(DensitySelector):
         return float(reference.take_largest(sample, top).values.min(initial=np.inf))
 
     def stride(self, numel: int) -> int:
-        """Return the distance between sampled entries: odd, to sample all columns of a matrix."""
+        """Return the distance between sampled entries. The distance is odd, because an even one
+        would often sample only some columns of a matrix."""
         fewest = math.ceil(2 / self.share)
         if numel <= fewest:
             return 1

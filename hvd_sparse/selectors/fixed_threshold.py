@@ -12,8 +12,8 @@ from hvd_sparse.selectors.contract import Context, Found, Selector, least_of, ta
 from hvd_sparse.types import Memo, Selection
 
 CAPACITY = 2
-"""Capacity of an aim that is higher than the fixed threshold, as a multiple of the number of
-entries that may be sent."""
+"""Number of entries that the pass may collect at a value above the fixed threshold, as a multiple
+of the number of entries that may be sent."""
 
 
 @SELECTORS.register("fixed_threshold")
@@ -42,7 +42,7 @@ class FixedThreshold(Selector):
     reach a value slightly below the smallest entry sent in that step.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the number of
-    entries is bounded by ``max_density``, and at least one entry is sent.
+    entries is bounded by ``max_density``; without ``signs_only``, at least one entry is sent.
     """
 
     threshold: float = option(check_number, low=0)

@@ -44,9 +44,9 @@ class LdteBs(DensitySelector):
     end the search.
 
     Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
-    reached, or two counts do not narrow the bracket, for example because magnitudes are equal. The
-    number of selected entries is therefore always inside the tolerance, or exactly min(k,
-    non-zeros).
+    reached, or two counts equal those at the ends of the bracket, for example because magnitudes
+    are equal. The number of selected entries is therefore always inside the tolerance, or exactly
+    min(k, non-zeros).
 
     Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
     that adds the gradient to the residual also collects the entries whose magnitudes reach a value

@@ -34,10 +34,10 @@ class RedsyncSearch(DensitySelector):
     uses a threshold again needs no extra pass over the tensor, because the pass that adds the
     gradient to the residual also collects the entries that reach the threshold.
 
-    Paper: fang2019redsync.  Departs: the paper bisects between mean and maximum; if too few entries
-    reach the mean, the paper's search ends with these few. A widely copied implementation raises
-    the threshold if too few entries reach it; here the threshold is lowered. We do not know for how
-    many steps the paper uses a threshold again.
+    Paper: fang2019redsync.  Departs: the bisection starts at 0, while the paper's starts at the
+    mean, and ends with few entries if fewer than k reach the mean. A widely copied implementation
+    raises the threshold if too few entries reach it; here the threshold is lowered. We do not know
+    for how many steps the paper uses a threshold again.
     """
 
     reuse_steps: int = option(check_whole, 5, least=0)

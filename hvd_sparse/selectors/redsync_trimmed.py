@@ -25,8 +25,8 @@ class RedsyncTrimmed(ExactSelector):
 
     Notes
     -----
-    The selection equals that of ``topk``. If r would fall to 0 or below, the threshold is 0, so the
-    search always ends.
+    The selection equals that of ``topk``. If r would fall to 0 or below, the threshold becomes 0,
+    which all non-zeros reach, so the search always ends.
 
     Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. If the
     pass that adds the gradient collected too few or too many entries, an exact top-k of the whole
@@ -58,7 +58,8 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first threshold that ``wanted`` entries reach, and the number of counts."""
+        """Return the first of the falling thresholds that ``wanted`` entries reach, and the number
+        of counts."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

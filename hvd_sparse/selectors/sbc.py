@@ -18,8 +18,8 @@ class Sbc(DensitySelector):
         minus = mean of the magnitudes of the k most negative entries
         if plus >= minus: send plus at the positive entries; otherwise -minus at the negative ones
 
-    If fewer than k entries have the chosen sign, only these are sent. At the sent entries, the
-    memory keeps the difference of accumulated and sent values. The squared norm of the residual is
+    If fewer than k entries have the chosen sign, only these entries are sent. At the sent entries,
+    the memory keeps accumulated - sent. The squared norm of the residual is then
 
         |accumulated|^2 - (sum of the sent entries' magnitudes)^2 / count
 

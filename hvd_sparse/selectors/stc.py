@@ -12,7 +12,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("stc")
 @dataclass(frozen=True)
 class Stc(ExactSelector):
-    """Select the k largest entries, and send their signs times their mean magnitude.
+    """Select the k largest entries, and send the sign of each, times their mean magnitude.
 
         sent_j = sign(accumulated_j) * mean(|accumulated| over the k entries)
 

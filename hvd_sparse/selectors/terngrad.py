@@ -19,7 +19,8 @@ class TernGrad(Selector):
 
     Parameters
     ----------
-    clip : float > 0, in standard deviations; None for no clipping
+    clip : float > 0, number of standard deviations at which entries are clipped; None for no
+        clipping
     seed : seed of the random numbers
 
     Notes

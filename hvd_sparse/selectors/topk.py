@@ -29,8 +29,8 @@ class TopK(ExactSelector):
     slightly below the previous step's threshold. The k largest of these entries are selected. If
     the pass collected too few entries, too many, or none (on the first step, and sometimes in
     groups), further passes search for a threshold that k to 3 k entries reach; then the k largest
-    of those are selected. The search starts near the previous step's threshold or, without one, at
-    the Laplace estimate (see ``ldte_bs``).
+    of those are selected. The search starts near the previous step's threshold or, if there is
+    none, at a threshold that is estimated with a Laplace distribution (see ``ldte_bs``).
 
     Paper: aji2017sparse.  Departs: k entries of each tensor are selected, while the paper uses one
     threshold for all tensors.

@@ -5,7 +5,7 @@
     any       the arrays, one after the other
     any       JSON: the states; each array is replaced by its dtype, length and place in the file
     8         length of the JSON
-    32        SHA-256 of all bytes before
+    32        SHA-256 of all bytes before it
 
 A file is written under a temporary name, flushed to the disk and renamed. Reading a file never runs
 code from it. The digest detects damage, but it does not prove who wrote the file.
@@ -80,7 +80,8 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream to a temporary file, which replaces ``path`` if the block raises no error."""
+    """Open a stream to a temporary file. The file replaces ``path`` if the ``with`` block raises no
+    error."""
     target = Path(path)
     _sweep(target)
     handle, partial = _create(target)
@@ -205,7 +206,7 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
     """Yield the gathered arrays of all ranks' states. Every rank must iterate to the end, because
-    each iteration is collective; a rank that lacks the array sends an empty one.
+    each iteration is collective; a rank without the array sends an empty array.
 
     mine : this rank's state
     told : the states of all ranks, with [dtype, length] in place of each array
@@ -236,8 +237,8 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Gather all ranks' states, one array at a time; rank 0 writes them to one file. Collective. If
-    rank 0 cannot write, PeerFailure with rank 0's error is raised on all ranks."""
+    """Gather all ranks' states, one array at a time; rank 0 writes them to one file. All ranks must
+    call this. If rank 0 cannot write, all ranks raise PeerFailure with rank 0's error."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -269,8 +270,8 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts. If gathering fails, append the error to ``lost``, because the error cannot
-    be sent to the other ranks then."""
+    """Yield the parts. If gathering fails, append the error to ``lost``, so that the caller knows
+    that it cannot send the error to the other ranks."""
     try:
         yield from parts
     except Exception as error:

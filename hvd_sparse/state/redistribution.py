@@ -1,7 +1,8 @@
 """Redistribution of the ranks' states if the number of ranks changes.
 
-The optimizer gets the sum of the ranks' residuals times Horovod's factor: 1/N for Average on N
-ranks, a constant for Sum. This product must not change when N ranks become M (docs/adr/0017):
+In the course of a run, the optimizer gets the sum of the ranks' residuals times Horovod's factor:
+1/N for Average on N ranks, a constant for Sum. This product must not change when N ranks become M
+(docs/adr/0017):
 
     reduction  residual of each new rank       factor * sum over the new ranks
     Average    the mean of the N residuals     (1/M) * M * (sum / N)  =  (1/N) * sum
@@ -28,9 +29,10 @@ from hvd_sparse.state.state_check import check_form
 from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
-"""Names of memories' arrays that are equal on all ranks, or estimate the same quantity."""
+"""Names of those arrays of memories that are equal on all ranks, or estimate the same quantity on
+every rank."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
-"""Fields of a state that are equal on all ranks of a world."""
+"""Fields of a state that are equal on all ranks of a run."""
 
 FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
 """Fields of a tensor that depend on the number of ranks, and are reset when this number changes."""
@@ -100,7 +102,8 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state; of "config", only the options that are equal on all ranks."""
+    """Return a field of a state. Of the field "config", return only the options that must be equal
+    on all ranks."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -113,7 +116,8 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies an array's sum over the old ranks."""
+    """Return the factor by which a new rank multiplies the sum of the old ranks' arrays ``name``.
+    ``holders`` is the number of arrays in this sum."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -161,7 +165,8 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` is the number of earlier rejoinings."""
+    """A state that this rank keeps. ``generation`` counts the rejoinings of the ranks before this
+    state was made."""
 
     generation: int
     state: State
@@ -179,9 +184,9 @@ class Commits:
 
     Ranks notice a lost worker at different times. The last two commits are kept, because another
     rank may be one commit behind. Until this rank has made two commits since the last rejoining, it
-    keeps two more states. One is its copy of the state from which the ranks resumed at the
+    keeps two more states. One is its own state of the step from which the ranks resumed at the
     rejoining. The other is the state after the rejoining, or the state at a later failure, because
-    another rank may have committed the state of this step.
+    another rank may have committed its state of the same step.
     """
 
     def __init__(self) -> None:
@@ -202,7 +207,8 @@ class Commits:
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the last commit, and keep the present ``state`` until the ranks have rejoined."""
+        """Return the state of the last commit, and keep the present ``state`` until the ranks have
+        rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live
@@ -214,8 +220,8 @@ class Commits:
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
         """Return this rank's state after the ranks have changed. All ranks must call this.
-        ``state`` is the present state, without tensors if the rank is new. Raises RankMismatch, on
-        all ranks, if a rank does not have the state from which the others resume."""
+        ``state`` is the present state, without tensors if the rank is new. All ranks raise
+        RankMismatch if an old rank has no state of the step from which the others resume."""
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
         kept = (live, *self._commits, self._base, self._loose)
@@ -275,8 +281,9 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank was in the run at ``point``, judging by its kept states. States of
-    generation 0 prove only generation 0, because workers that came later have such states too."""
+    """Return whether a rank was in the run at ``point``, judging by the points of its kept states.
+    States of generation 0 show only that the rank was there in generation 0, because workers that
+    came later have such states too."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held

@@ -21,8 +21,8 @@ STATE_VERSION = 2
 
 
 class IncompatibleKeys(NamedTuple):
-    """Names of tensors that only the compressor or only the state has, as
-    ``torch.nn.Module.load_state_dict`` returns them.
+    """Names of tensors that only the compressor or only the state has, in the form in which
+    ``torch.nn.Module.load_state_dict`` returns names.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return the state with tensors renamed to the compressor's names where the names differ only
-    in the prefixes of ``torch.compile``. A malformed or ambiguous state is returned unchanged."""
+    """Return the state with the compressor's names of tensors, where the names differ only in the
+    prefixes of ``torch.compile``. A malformed or ambiguous state is returned unchanged."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -164,7 +164,8 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of each array of a memory, if this rank keeps ``kept`` entries."""
+    """Return the valid lengths of each of a memory's arrays for one tensor, of which this rank
+    keeps the residual of ``kept`` entries."""
     # Create the state of a tensor of one entry, which is cheap, to learn the arrays' names.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}
@@ -246,7 +247,7 @@ def _is_vector(value: Any) -> bool:
 
 
 Form = Mapping[str, Callable[[Any], bool]]
-"""The fields of a state, and for each a function that returns whether a value is valid."""
+"""The fields of a state, and for each field a function that returns whether a value is valid."""
 FORM: Form = {
     "config": _is(Mapping),
     "model": _is(Mapping),

@@ -12,10 +12,11 @@ from hvd_sparse.schedules.contract import UNKNOWN_DENSITY
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 BUCKET_BYTES = 64 * 1024
-"""Expected bytes of a full bucket. In longer messages, the cost of starting is negligible."""
+"""Expected bytes of a full bucket. For longer messages, the cost of starting a collective is
+negligible."""
 
 MOST_GROUPS = 2**53
-"""Largest number of groups, because above it the float64 numbers in ``_equal`` are not exact."""
+"""Largest number of groups, because ``_equal`` uses float64, which has all integers up to this."""
 
 
 def one_per_tensor(
@@ -27,8 +28,8 @@ def one_per_tensor(
 def merge_small(
     specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
 ) -> list[tuple[int, ...]]:
-    """Return buckets of neighbouring tensors, from the last tensor to the first, because most
-    backward passes compute gradients in this order."""
+    """Return buckets of neighbouring tensors, most of them with at least ``bucket_bytes``. The last
+    tensors come first, because most backward passes compute gradients in this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -91,8 +92,8 @@ def _equal(
 def check_merged(
     specs: Sequence[TensorSpec], buckets: Sequence[tuple[int, ...]], configuration: Configuration
 ) -> None:
-    """Raise InvalidOption if ``select_over`` is "group" and the tensors of a bucket cannot be
-    joined to one vector."""
+    """Raise InvalidOption if ``select_over`` is "group" and the tensors of some bucket cannot be
+    joined into one vector."""
     for members in buckets:
         reason = why_not_merged([specs[position] for position in members], configuration)
         if reason is not None:

@@ -2,8 +2,8 @@
 
 ``compress`` returns a ticket, the record of one gradient in one step, and starts a bucket's
 exchange when the bucket is full. The step's first ``decompress`` finishes all exchanges, in the
-order of the buckets. Hooks run in different orders on different ranks, so if each finished only its
-own exchange, ranks could wait for each other forever.
+order of the buckets. Hooks run in different orders on different ranks, so if each hook finished
+only the exchange of its own tensor, ranks could wait for each other forever.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
 
 NOTHING = np.empty(0, np.float32)
-"""Passed as ``parameter`` if the memory does not need the tensor's value."""
+"""Argument ``parameter`` of ``decompress`` if the memory does not need the parameter's value."""
 
 
 class Conversation:
-    """A running exchange; ``pending`` is the collective for which it waits."""
+    """A running exchange; ``pending`` is the collective for which the exchange waits."""
 
     def __init__(self, generator: Exchanging, collective: Collective, name: str) -> None:
         self._generator = generator
@@ -60,7 +60,8 @@ class Conversation:
 
 
 class Driver:
-    """Runs the exchanges of one compressor. Horovod matches their collectives by ``name``."""
+    """Runs the exchanges of one compressor. The names of their collectives, by which Horovod
+    matches the collectives of all ranks, contain ``name``."""
 
     def __init__(self, step: Step, collective: Collective, name: str) -> None:
         self.step = step
@@ -119,8 +120,9 @@ class Driver:
         *,
         is_dropped: bool = False,
     ) -> np.ndarray:
-        """Return a tensor's reduced gradient, flat. On any error, the step of all tensors is rolled
-        back. With ``is_dropped``, no rank uses the result, and an empty array is returned."""
+        """Return a tensor's reduced gradient, flat. After any error, the step is rolled back for
+        all its tensors. With ``is_dropped``, no rank uses the result, and an empty array is
+        returned."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -151,7 +153,7 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Start the exchanges of all buckets, because other ranks may wait for them. The messages
+        """Start the exchanges of all buckets, because other ranks may wait for them. Their messages
         report this rank's error about an unregistered tensor. Then raise PeerFailure with this
         error."""
         run = ticket.run
@@ -168,7 +170,7 @@ class Driver:
     ) -> NoReturn:
         """Finish the step's exchanges, because the other ranks wait for them. Then roll the step
         back, and raise ``error``, or the exchanges' own error if they fail. ``carried`` is a ticket
-        with its reduced carrier, which is checked first."""
+        with its reduced carrier (see ``wire.carrier``), which is checked first."""
         try:
             if carried is not None:
                 self.step.report(*carried)

@@ -1,8 +1,9 @@
 """Group selection: one selection from the vectors (residual + gradient) of several tensors.
 
-Each tensor keeps its own residual, frame and number of steps. Usually the vectors need not be
-joined: the kernel that adds a gradient to its residual also extracts the entries that reach the
-group's previous threshold, and the selection is made from these entries.
+Each tensor keeps its own residual, encoded selection (frame) and number of steps. Usually the
+vectors need not be joined, because the kernel that adds a gradient to its residual also extracts
+entries: those that reach the group's aim, which is its previous threshold or slightly lower. The
+selection is made from these entries.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Return a selection from the extracted entries; None if whole vectors must be searched."""
+    """Return a selection from the extracted entries, or None if the selector must search the whole
+    vectors instead."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:

@@ -24,7 +24,7 @@ def describe_rank(
     name: str,
     placement: Placement | None = None,
 ) -> Report:
-    """Return a JSON-serializable document of everything that must be equal on all ranks."""
+    """Return a JSON-serializable document of all that the handshake compares between ranks."""
     rule = configuration.rule
     return {
         "nodes": None if placement is None else list(placement.nodes),
@@ -41,7 +41,8 @@ def describe_rank(
 
 def keeps_subnormals() -> bool:
     """Return whether this thread keeps subnormal numbers, which ``torch.set_flush_denormal`` and
-    compilers' fast-math flags turn into zero. Ranks that differ in this compute different sums."""
+    compilers' fast-math flags turn into zero. If only some ranks keep them, the ranks compute
+    different sums."""
     return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 

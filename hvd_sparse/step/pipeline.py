@@ -1,13 +1,13 @@
-"""The pipeline: the order in which the parts process one tensor in one step.
+"""The pipeline: the order in which memory, selector and codec process one tensor in one step.
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
 If the exchange determines which entries leave the residual (``settles_later``), memory.update runs
-after it. If the exchange sums gradients before the selection (``sums_first``), the pipeline starts
-with the summed gradient. ``step.receiver`` decodes the frames of all ranks and sums them in rank
-order. The pass over a tensor is the kernel call that adds the gradient to the residual. If the
-selector gives an aim, a threshold that is known before the pass, the same call extracts the entries
-that reach this threshold.
+after the exchange. If the exchange sums gradients before the selection (``sums_first``), the
+pipeline starts with the summed gradient. ``step.receiver`` decodes the frames (encoded selections)
+of all ranks, and sums them in rank order. The pass over a tensor is the kernel call that adds the
+gradient to the residual. If the selector gives an aim, a threshold that is known before the pass,
+the same call extracts the entries that reach this threshold.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Selection, TensorSpec
 
 GROUP_SHARE = 8
-"""In a group, a pass may extract numel / ``GROUP_SHARE`` entries of a tensor, or its aim's capacity
-if that is larger."""
+"""If one selection is made over a group, a pass may extract numel / ``GROUP_SHARE`` entries of a
+tensor, or its aim's capacity if that is larger."""
 
 
 class Pipeline:
-    """Runs the parts of a configuration on a tensor, in the order that the module's docstring
-    gives. ``Step.meet`` sets ``rank`` and ``world_size``."""
+    """Runs a configuration's memory, selector and codec on a tensor, in the order that the module's
+    docstring gives. ``Step.meet`` sets ``rank`` and ``world_size``."""
 
     rank, world_size = 0, 1
 
@@ -48,17 +48,18 @@ class Pipeline:
         self.kernels = kernels
         self.spans = Spans()
         self.observes = configuration.telemetry is True
-        """Whether telemetry measures norms and staleness; may change between steps."""
+        """Whether telemetry measures norms and staleness. The value may change between steps."""
         self.looks_first = not configuration.rollback and not configuration.memory.adds_gradient
-        """Whether to check gradients before adding them: NaN would spoil a memory's only buffer."""
+        """Whether to check gradients before the memory adds them. Without ``rollback``, NaN would
+        spoil the memory's only buffer."""
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
         """Set the exchange, before the first step."""
         self.exchange = exchange
         self.selects_late = not exchange.settles_later and not exchange.sums_first
-        """Whether selection may wait until the bucket's message is made. The carrier, which is sent
-        before, then lacks the flag for NaN and Inf."""
+        """Whether selection may wait until the bucket's message is made. The carrier
+        (``wire.carrier``), which is sent before, then lacks the flag for NaN and Inf."""
 
     def send(
         self,
@@ -72,8 +73,8 @@ class Pipeline:
     ) -> Outgoing:
         """Process a tensor's flat gradient, and return this rank's contribution to the step.
 
-        is_summed : the exchange has already summed the ranks' gradients of this rank's part
-        accumulated : the result of the pass, if ``begin`` has launched it
+        is_summed : ``gradient`` is already the ranks' sum, for this rank's part of the tensor
+        accumulated : the result of the pass, if ``begin`` has launched the pass
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, dense=dense)
@@ -119,7 +120,8 @@ class Pipeline:
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
     def wait(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Add a gradient to its residual. ``group_selection`` later selects and encodes entries."""
+        """Add a gradient to the tensor's residual. ``step.group_selection`` selects and encodes
+        entries later."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, ticket.aim)
 
@@ -139,7 +141,8 @@ class Pipeline:
         return Outgoing(dense=whole)
 
     def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
-        """Return an empty contribution. The carrier's flag or a missing frame reports why."""
+        """Return an empty contribution, for a gradient with NaN or Inf. The carrier's flag or the
+        missing frame reports the reason to the other ranks."""
         spec, exchange = state.spec, self.exchange
         if not dense and not exchange.settles_later and not exchange.sums_first:
             return Outgoing()
@@ -176,10 +179,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus may be added back later, in one launch with the bucket's sums.
-        The surplus is the entries that a pass on a device extracted and the selector did not
-        select. The delay requires that no code reads the vector before, and that a failed step
-        discards the vector."""
+        """Return whether the surplus, the entries that a pass on a device extracted but the
+        selector did not select, may be added back to its vector later, by the kernel launch that
+        writes the bucket's sums. This requires that no code reads the vector until then, and that a
+        failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -188,9 +191,9 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an ``Aim`` at the group's previous threshold, for the kernel that adds a tensor's
-        gradient to its residual. Return None if the tensor was last selected alone, or without
-        ``rollback``, where an error could lose the extracted entries."""
+        """Return an ``Aim`` at or slightly below the group's previous threshold, for the kernel
+        that adds a tensor's gradient to its residual. Return None if the tensor was last selected
+        alone, and without ``rollback``, because an error could then lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         numel = state.spec.numel
@@ -244,7 +247,8 @@ class Pipeline:
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
 
     def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
-        """Update the memory after an exchange that determines which entries leave the residual."""
+        """Update a tensor's memory after an exchange that determines which entries leave the
+        residual (``settles_later``)."""
         if arrival.left is not None:
             is_exact = not ticket.parts.selector.changes_values
             ticket.state.memory.update(arrival.left, is_exact, self.kernels)
@@ -258,8 +262,8 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector and its entries that were extracted but not selected, or None if there are
-    none."""
+    """Return the vector, and those of its entries that were extracted but not selected. Return None
+    if there are no such entries."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -269,8 +273,9 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Return a selection from the entries that the pass extracted if these suffice, or from the
-    whole vector. Unselected entries are added back, by the caller if ``holds`` is True."""
+    """Return a selection: from the entries that the pass extracted if these suffice, otherwise from
+    the whole vector. Extracted entries that are not selected are added back to the vector, unless
+    ``holds`` states that the caller does this later."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)

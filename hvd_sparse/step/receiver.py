@@ -1,4 +1,5 @@
-"""The receiving half of a step, which sums all ranks' contributions and returns the results."""
+"""The receiving half of a step, which sums all ranks' contributions and returns the results. A
+carrier (``wire.carrier``) is the small array that Horovod reduces in place of a gradient."""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
 from hvd_sparse.wire.frame import crc32, decode_for, frame_head
 
 MOST, MOST_HALF = 1e38, 6.5e4
-"""Even after rounding, results below ``MOST`` fit float32 and bfloat16, and results below
-``MOST_HALF`` fit float16."""
+"""Results below ``MOST`` are finite in float32 and bfloat16, and results below ``MOST_HALF`` in
+float16, even after rounding."""
 HALF_LIMIT = 65520.0
 """The smallest magnitude that becomes Inf as float16."""
 MOST_FACTOR = 1e6
-"""Sums with a larger factor are checked for overflow. Horovod's default factors are at most 1."""
+"""A sum is checked for overflow if it is multiplied by a factor above this. Horovod's default
+factors are at most 1."""
 
 Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
@@ -173,8 +175,9 @@ class Receiver:
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
-        bounds of their magnitudes, by position. ``_sum`` writes all other sums: those that have
-        another factor, may overflow, or belong to tensors on the host while spans are recorded."""
+        bounds of their magnitudes, by position. ``_sum`` writes the sums that this call leaves out:
+        those that have another factor, may overflow, or belong to tensors on the host while spans
+        are recorded."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -191,9 +194,9 @@ class Receiver:
         return {position: most for position, most in zip(places, bounds) if most is not None}
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return the entries that a pass extracted but that were not selected, to be added back to
-        their vectors. A second call returns none of them. Entries of failed steps are left out,
-        because their vectors are discarded."""
+        """Return the tickets' surplus: entries that a pass extracted but the selector did not
+        select, to be added back to their vectors. A second call returns none of them. The surplus
+        of failed steps is not returned, because their vectors are discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -207,8 +210,8 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input for a tensor that Horovod reduced uncompressed; the same on
-        all ranks. NaN and Inf are detected in ``reduced``, because no carrier reports them."""
+        """Return the optimizer's input, equal on all ranks, for a tensor that Horovod reduced
+        uncompressed. NaN and Inf are detected in ``reduced``, because no carrier reports them."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:
@@ -229,8 +232,8 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Return the gradient after the memory's ``finish``, times the loss scale. If it has NaN or
-        Inf, which is so on all ranks alike, the step has no effect. ``most`` is an upper bound of
+        """Return the gradient after the memory's ``finish``, times the loss scale. If the result
+        has NaN or Inf, on all ranks alike, the step has no effect. ``most`` is an upper bound of
         the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
@@ -286,9 +289,10 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
-    """Write the sum that ``given`` requests to its array, and return an upper bound of the sum's
-    magnitudes, infinite if unknown. Raises CorruptPayload if a payload is not for this tensor. If
-    the sum overflows, all ranks raise NonFiniteGradient and leave the array unchanged."""
+    """Write the sum that ``given`` requests to the array in ``given``, and return an upper bound of
+    the sum's magnitudes, infinite if unknown. Raises CorruptPayload if a payload is not for this
+    tensor. If the sum overflows, all ranks raise NonFiniteGradient and leave the array unchanged.
+    """
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
@@ -299,9 +303,9 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write a bucket's sums, and add ``surplus`` entries back to their vectors. Return upper bounds
-    of magnitudes; None for sums that are not written, because a frame is corrupt or the sum may
-    overflow."""
+    """Write a bucket's sums, and add the ``surplus`` back to its vectors. Return an upper bound of
+    each sum's magnitudes, or None for a sum that is not written, because a frame is corrupt or the
+    sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -363,8 +367,8 @@ def _gather(
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
     """Decode the parts of a tensor. Return selections with indices in the whole tensor, and an
-    upper bound, up to rounding, of the magnitudes in their sum. The bound is infinite or NaN if the
-    sum may overflow. Raises CorruptPayload if a part is not for this tensor."""
+    upper bound of the magnitudes in their sum, which ignores rounding. The bound is infinite or NaN
+    if the sum may overflow. Raises CorruptPayload if a part is not for this tensor."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

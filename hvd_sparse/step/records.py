@@ -18,11 +18,12 @@ from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
 MOST_ERRORS = 3
-"""Number of errors of one rank that a message quotes in one step; further errors are counted."""
+"""Number of a rank's errors in a step that its message quotes; further errors are only counted."""
 OF_ONE_RANK = carrier_layout(np.float64, 1)
 
 Answer = Union[Taking, Moments]
-"""The result of a pass (see ``step.pipeline``) on a device. Reading an attribute waits for it."""
+"""The result of a pass (see ``step.pipeline``) on a device. Reading its attributes waits until the
+pass has ended."""
 Counted = tuple[str, Union[Outgoing, None], int, int]
 """A tensor's completed step, for the counters: the tensor's name, its contribution, the number of
 entries whose residual this rank keeps, and the bytes of a dense step. The contribution is None on a
@@ -30,7 +31,8 @@ dense step, and the bytes are 0 on a sparse step."""
 
 
 class Late(Protocol):
-    """A flat gradient that is being copied to the host. ``array`` waits, and returns the copy."""
+    """A flat gradient that is being copied from a device to the host. ``array`` waits until the
+    copy is complete, and returns it."""
 
     def array(self) -> np.ndarray: ...
 
@@ -44,20 +46,20 @@ class Devices(Protocol):
         host. Return at once, with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one for each tensor. The values that the functions read from
-        the device are copied together, because each copy costs a wait."""
+        """Run independent functions, one for each tensor. The values that all functions read from
+        a device are copied together, because each copy costs a wait."""
 
 
 @dataclass(eq=False)
 class BucketRun:
     """One bucket in one step. Tensors are given by their positions.
 
-    entered, sending : tensors whose ``compress`` was called, and those that send a selection
+    entered, sending : tensors for which ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : function that returns whether all copies from devices are complete; None before
         they are started
-    summed : the factor, read from a carrier, by which the sums were multiplied; and upper bounds of
-        the sums' magnitudes, by position. None until the sums are written
+    summed : the factor, read from a carrier (``wire.carrier``), by which the sums were multiplied;
+        and upper bounds of the sums' magnitudes, by position. None until the sums are written
     """
 
     index: int
@@ -107,8 +109,8 @@ class StepRun:
 class Ticket:
     """The record of one gradient in one step, returned by ``compress`` for ``decompress``. This
     base class is for gradients of unregistered tensors, which have no ``position``, and for
-    gradients that Horovod reduces uncompressed (``has_carrier`` is then false). Frontends use
-    ``extra``."""
+    gradients that Horovod reduces uncompressed (``has_carrier`` is then false). Frontends store
+    their own data in ``extra``."""
 
     position: int | None = None
     state: TensorState | None = None
@@ -176,7 +178,7 @@ class TensorStep(Ticket):
 
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
     """Return one bucket, merged from the tickets' buckets. A ticket of an unregistered tensor has
-    no bucket; the errors of its step are added."""
+    no bucket; instead, the errors of its step are added to the merged bucket."""
     own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
         return own[0] if own else BucketRun(-1, ())

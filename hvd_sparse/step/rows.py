@@ -1,7 +1,8 @@
-"""Rows: one call of compiled code turns the gradients of a bucket's tensors into frames.
+"""Rows: one call of compiled code turns the gradients of a bucket's tensors into frames (encoded
+selections).
 
 Each tensor is a row of the table that the call reads. The pipeline (``step.pipeline``) processes
-the tensors that the call does not support, with the same results bit for bit.
+the tensors that the call does not support. Both give the same results bit for bit.
 """
 
 from __future__ import annotations
@@ -26,17 +27,18 @@ from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 UNKNOWN = Taking(0, None)
 DONE = ["start", "nbytes", "sent", "threshold", "margin"]
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""A recorded pass: the ``move``, vectors and numbers of its row (see ``kernels.rows.SENT``)."""
+"""A recorded pass: the fields ``move``, ``vectors`` and ``numbers`` of its row in the table (see
+``kernels.rows.SENT``)."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
 NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
 SPARE_BYTES = 24
-"""Bytes for the magnitude in a frame of signs, and for the padding of a frame's body."""
+"""Extra bytes of a frame: for the magnitude that codec ``sign_mean`` sends, and for padding."""
 
 
 class NotedPasses:
-    """The engine's kernels, except that ``accumulate_and_take`` does not run: a call is recorded in
-    ``noted``, and ``OutgoingRows.send`` runs it later, with others."""
+    """The engine's kernels, except that ``accumulate_and_take`` does nothing but record its call in
+    ``noted``. ``OutgoingRows.send`` runs the call later, together with others."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -60,7 +62,8 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket, each for a tensor. All have the dtype and the codec of the first."""
+    """The rows of one bucket, each for a tensor. All rows have the dtype and the codec of the
+    first."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -74,7 +77,7 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a row for a tensor if compiled code supports the tensor's parts."""
+        """Add a row for a tensor if compiled code supports its memory, selector and codec."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -114,7 +117,8 @@ class OutgoingRows:
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
 
     def send(self) -> None:
-        """Run compiled code on all rows. Tensors that need a search are left to the pipeline."""
+        """Run compiled code on all rows. Tensors for which a threshold must be searched are left to
+        the pipeline."""
         if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable

@@ -1,4 +1,5 @@
-"""Sessions compress and average numpy gradients, for tests and simulations without a framework."""
+"""Sessions, which compress and reduce numpy gradients for tests and simulations, and need no
+framework."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Session:
     Parameters
     ----------
     configuration : the method and its options, the same on all ranks
-    specs : the tensors, the same in the same order on all ranks
+    specs : the tensors, in the same order on all ranks
     collective : connects the ranks, for example a rank of ``LocalWorld``
     average : ``reduce`` returns the mean over ranks; if False, the sum
     buckets : positions of the tensors of every bucket; None for the buckets that the
@@ -66,7 +67,7 @@ class Session:
     ) -> dict[str, np.ndarray]:
         """Run one step, which all ranks must do together. Return the reduced gradients by the
         tensors' names, with the shapes and dtypes of the given gradients. ``scale`` is the loss
-        scale by which the gradients are multiplied."""
+        scale that the given gradients already contain."""
         factor = 1.0 / self.collective.world_size if self.average else 1.0
         sent: dict[str, tuple[np.ndarray, Ticket]] = {}
         for position, spec in enumerate(self.step.specs):

@@ -12,23 +12,24 @@ from hvd_sparse.types import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
 MEASURED = ("kept", "accumulated", "waited", "entries_measured")
-"""Names of the sums of ``Outgoing.observed`` and ``.entries``, over the steps with telemetry."""
+"""Names of counters: the sums of the three numbers in ``Outgoing.observed``, and of
+``Outgoing.entries``, over the steps with telemetry."""
 BYTES = "frame_bytes"
 """Name of the counter of a tensor's bytes, in frames and dense vectors. It stays 0 on sparse steps
 if the exchange encodes the entries."""
 
 
 class Counts(dict[str, float]):
-    """Counters of a tensor, or of all tensors, by name. Names without a count have 0."""
+    """Counters of a tensor, or of all tensors, by name. A name that was never counted has 0."""
 
     def __missing__(self, name: str) -> float:
         return 0
 
 
 class Stats:
-    """Counters of one compressor on one rank. The bytes of collectives include failed steps, the
-    counters of tensors do not. ``completed`` lists steps not counted yet; counting many at once is
-    faster."""
+    """Counters of one compressor on one rank. The bytes of collectives include failed steps, while
+    the counters of tensors do not. ``completed`` lists steps that are not counted yet, because
+    counting many steps at once is faster than one by one."""
 
     def __init__(self, lock: AbstractContextManager[bool]) -> None:
         self.completed: list[Counted] = []
@@ -94,7 +95,7 @@ class Stats:
     def report(self, density_asked: float | None) -> Report:
         """Return all counters of this rank, JSON-serializable.
 
-        steps : number of completed steps; the largest, if tensors differ
+        steps : number of completed steps; if tensors differ, the largest number
         nonfinite_steps : number of steps without effect, because a gradient or a sum had NaN or Inf
         density_asked : the density that the configuration asks for, as given to this method
         sparse_steps, dense_steps : how often a tensor sent selected entries, and how often a tensor
@@ -107,11 +108,11 @@ class Stats:
         passes : number of times that a selector read a whole tensor to count entries; a reading of
             a group counts once for each of its tensors
         one_pass : number of sparse steps of a tensor whose selected entries were all found while
-            the gradient was added to the residual, so that the selector read nothing more
+            the gradient was added to the residual, so that the selector needed no pass of its own
         fallbacks : number of threshold searches that did not converge, so that exact top-k selected
         contraction : squared L2 norm of the entries that were not sent, divided by that of all
-            accumulated entries, each summed over sparse steps; None without telemetry, and for
-            exchanges that determine the sent entries later
+            accumulated entries, each summed over sparse steps; None without telemetry, and with
+            exchanges whose result determines which entries are sent
         contraction_bound : 1 - density_achieved, an upper bound of top-k's contraction
         contraction_of_bells : the square of ``contraction_bound``, GaussianK's estimate of top-k's
             contraction for bell-shaped distributions

@@ -1,9 +1,10 @@
 """The step: the tensors and buckets of a compressor, and the half of a step that sends.
 
-``step.receiver`` has the half that receives. Neither calls a collective; ``step.driver`` and the
-TensorFlow frontend do. If this rank fails, ``compress`` does not raise, because other ranks would
-wait forever. The carrier's flag and the bucket's message report the failure, and all ranks raise an
-error. The carrier is the small array that Horovod reduces in place of a gradient.
+``step.receiver`` has the half that receives. Neither half calls a collective; ``step.driver`` and
+the TensorFlow frontend do. The carrier is the small array that Horovod reduces in place of a
+gradient. If this rank fails, ``compress`` does not raise an error, because other ranks would wait
+forever. The carrier's flag and the bucket's message report the failure, and all ranks raise an
+error.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from hvd_sparse.wire.padding import Padding
 logger = logging.getLogger("hvd_sparse")
 
 MOST_ANSWERS = 1 << 14
-"""Largest number of cached decisions, each on whether a tensor runs dense at a density."""
+"""Largest number of cached answers to the question whether a tensor runs dense at a density."""
 
 
 class Step(Receiver):
@@ -93,9 +94,10 @@ class Step(Receiver):
     # -- between steps: buckets, densities and nodes -----------------------------------------------
 
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
-        """Use other buckets from the next step on, the same on all ranks. ``is_over`` states that
-        no caller waits for results of the current step. Raises InvalidOption if the step has not
-        ended, or if ``select_over`` is "group" and the vectors of a group cannot be joined."""
+        """Use other buckets from the next step on. All ranks must pass the same buckets. Raises
+        InvalidOption if a tensor of the current step has no result yet, unless ``is_over`` states
+        that no caller waits for a result. Raises it also if ``select_over`` is "group" and the
+        vectors of a group cannot be joined."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -105,7 +107,8 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace a bucket, or append one, before its members enter a step; on all ranks alike."""
+        """Replace a bucket, or append one, before its members enter a step. All ranks must do this
+        alike."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
@@ -146,8 +149,8 @@ class Step(Receiver):
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
         """Begin an uncompressed tensor's step, and return a ticket. A memory that ``finishes`` all
-        reduced gradients processes this one, too, unless the program passed its optimizer to the
-        compressor: then the optimizer updates the tensor by itself."""
+        reduced gradients also processes this tensor's gradient. The exception: if the program
+        passed its optimizer to the compressor, the optimizer updates the tensor by itself."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -173,7 +176,7 @@ class Step(Receiver):
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
         """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket for
-        ``result``. The array is the carrier; on a dense step the accumulated vector follows.
+        ``result``. The array is the carrier, on a dense step followed by the accumulated vector.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : loss scale, by which the gradient is multiplied; the same on all ranks
@@ -338,7 +341,8 @@ class Step(Receiver):
             bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Return the bucket's exchange, a generator, which runs all phases even after a failure."""
+        """Return the bucket's exchange, a generator. Even after a failure, it runs all its phases,
+        because other ranks take part in them."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -386,8 +390,8 @@ class Step(Receiver):
 
     def _send_begun(self, bucket: BucketRun) -> None:
         """Make the frames of tensors that waited for their bucket or device. Their carriers were
-        sent earlier, without flags, so a missing frame reports NaN or Inf, and the bucket's message
-        reports a failure."""
+        sent earlier, without flags. So if a gradient has NaN or Inf, a missing frame reports this,
+        and if the rank fails, the bucket's message reports the failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)

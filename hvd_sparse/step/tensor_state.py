@@ -12,15 +12,17 @@ from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
 
 MANY = 512
-"""If a tensor's first recorded step sends this many entries, staleness is estimated from a part."""
+"""If the first recorded step of a long tensor sends at least this many entries, the tensor's
+staleness is estimated from a part of its entries."""
 BLOCK, EVERY = 64, 8
-"""This part is the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both are powers of two."""
+"""Staleness is estimated from the first of every ``EVERY`` blocks of ``BLOCK`` entries. Both
+numbers are powers of two."""
 
 
 class TensorState:
     """The state of one tensor: its memory, the values from which its selector and its exchange
-    start, and the number of its completed steps. A step writes new versions of these; ``commit``
-    keeps the new versions, ``roll_back`` drops them.
+    start, and the number of its completed steps. A step writes a new memory and new values;
+    ``commit`` keeps the new versions, ``roll_back`` drops them.
 
     part : the range of entries whose residual this rank keeps
     selected_in : name of the vector of the last selection: the tensor's key, or its group's name
@@ -54,7 +56,8 @@ class TensorState:
         self.departures: Departures | None = None
 
     def waited(self, indices: np.ndarray) -> int:
-        """Return how many steps ago the entries of this step were last sent, summed over them."""
+        """Return how many steps ago the entries that this step sends were last sent, summed over
+        these entries."""
         departures = self.departures
         if departures is None:
             numel = self.part.stop - self.part.start
@@ -135,16 +138,16 @@ class Departures:
         self._left_at[places] = step
 
     def drop(self, step: int) -> None:
-        """Undo the last record if it is of ``step``, because this step is rolled back."""
+        """Undo the last call of ``note`` if it was for ``step``, which is being rolled back."""
         if self._last is not None and self._last[0] == step:
             _, places, before = self._last
             self._left_at[places] = before
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``: the number of
-        entries times the mean over the recorded ones or, if none is recorded, times the mean of an
-        earlier step."""
+        """Return the summed staleness, in steps, of the entries sent at ``step``: their number
+        times the mean staleness of those that are recorded or, if none of them is recorded, times
+        the mean of an earlier step."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))

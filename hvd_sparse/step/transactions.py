@@ -19,8 +19,8 @@ from hvd_sparse.types import TensorSpec
 
 
 class Transactions:
-    """The states of all tensors, their current steps, and the counters; thread-safe. ``on_begin``
-    is called with every new step while the lock is held."""
+    """The states of all tensors, their current steps, and the counters. The class is thread-safe.
+    ``on_begin`` is called with every new step while the lock is held."""
 
     def __init__(self, configuration: Configuration, specs: Sequence[TensorSpec]) -> None:
         self._configuration = configuration
@@ -35,7 +35,8 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the current step. If it is closed or has the tensor already, begin a new one."""
+        """Return the current step. If this step is closed or has the tensor already, begin a new
+        step, and return that."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -86,7 +87,8 @@ class Transactions:
             self._uncount(run)
 
     def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf. It is rolled back when the next step begins."""
+        """Mark a step that had NaN or Inf, so that the step is rolled back when the next one
+        begins."""
         with self.lock:
             if run.is_finite:
                 run.is_finite = False
@@ -94,8 +96,8 @@ class Transactions:
             self._uncount(run)
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when the next one begins, and subtract that
-        step from the counters. Return False if the step is not completed, or is already settled."""
+        """Mark a tensor's last step to be rolled back when the next step begins, and subtract the
+        last step from the counters. Return False if it is not completed, or is already settled."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -170,8 +172,8 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after its last step in which all tensors were completed; None
-        before its first step. If ``is_open``, the newest step does not count, because it may
+        """Return a tensor's state after its last complete step, of which all tensors have results;
+        None before its first step. If ``is_open``, the newest step does not count, because it may
         still be rolled back."""
         with self.lock:
             run = self._staged_by.get(position)

@@ -1,8 +1,8 @@
 """Base class of the telemetry writers, and the records that they write.
 
-A writer describes where records go. Like other parts, it can be compared and converted to JSON. Its
-``open`` returns a sink, which writes the records. A record is a JSON-serializable mapping. Its
-field "event" is one of
+A writer describes where records go. Writers can be compared and converted to JSON, like selectors
+and codecs. A writer's ``open`` returns a sink, which writes the records. A record is a
+JSON-serializable mapping. Its field "event" is one of
 
     run      the first record, about the run: name, rank, world_size, config, shapes of tensors, ...
     step     measurements of a compressor's step (made by ``frontend.recorder``)
@@ -76,7 +76,7 @@ class Writer(ABC):
     id: ClassVar[str]
     paper: ClassVar[str | None] = None
     remedy: ClassVar[str]
-    """Advice for messages about a writer that cannot write."""
+    """Advice to the user, for error messages about a writer that cannot write."""
 
     all_ranks: bool = field(default=False, kw_only=True)
 

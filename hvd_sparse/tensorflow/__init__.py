@@ -24,7 +24,8 @@ __all__ = [
 
 
 class TensorflowSendNothing:
-    """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
+    """The compressor of ``Compression.nothing``: lets Horovod reduce only one number for each
+    tensor, and returns the rank's own gradient."""
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:

@@ -90,8 +90,9 @@ class TensorflowCompressor(Compressor):
         self._callers: dict[int, Optimizer] = {}
 
     def __hash__(self) -> int:
-        """Return the identity hash or, while Horovod wraps an optimizer, a hash for this optimizer.
-        Raises UnsupportedInput if the optimizer is of Keras 3, which Horovod does not support."""
+        """Return the identity hash or, while Horovod wraps an optimizer, a hash for this optimizer,
+        because Horovod caches its reducing functions by the hash. Raises UnsupportedInput if the
+        optimizer is of Keras 3, which Horovod does not support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -268,8 +269,8 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Read the loss scale from a ``LossScaleOptimizer``, unless the option ``grad_scaler`` was
-        given. None means that gradients are not scaled."""
+        """Read the loss scale from ``optimizer``, unless the option ``grad_scaler`` was given. If
+        ``optimizer`` is None, gradients are not scaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:

@@ -1,4 +1,5 @@
-"""Keras optimizers given as ``optimizer=``: they apply updates that the memory computes.
+"""Keras optimizers given as ``optimizer=``: they apply the updates that the compressor's memory
+(the part that keeps the residual) computes.
 
 When a program reads the optimizer's variables, for example to save them, the memory's moments are
 first copied into the variables. If a program writes moments into the variables, for example to load
@@ -240,9 +241,9 @@ class Follower:
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
         """Return a float64 vector of the loss scale, the learning rate, the memory's
-        hyper-parameters, whether Adam adds epsilon before it corrects the bias (epsilon hat),
-        and the step counter. The graph reads these values: on some ranks, Python might read the
-        counter before its increment, and on others after it."""
+        hyper-parameters, whether Adam adds epsilon before it corrects the bias (epsilon hat), and
+        the step counter. The graph reads these values, because Python might read the counter before
+        its increment on some ranks, and after it on others."""
         optimizer = self._optimizer
         # Horovod divides the results by the number of accumulated batches. Treat this number as a
         # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
@@ -416,8 +417,8 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn if an optimizer has moments, because they are lost. ``loss`` is the end of the warning:
-    where they are lost, and the remedy."""
+    """Warn if an optimizer has moments, because they are lost. ``loss`` is a part of the warning:
+    where they are lost, and a remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()

@@ -1,4 +1,5 @@
-"""Adds operations to a graph: the exchange of messages, and branches for ``Compression.auto``."""
+"""Adds operations to a graph: the exchange of messages, and for ``Compression.auto`` a branch for
+each way of sending gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class GraphOwner(Owner, Protocol):
 @dataclass(frozen=True, eq=False)
 class Branches:
     """The operations that choose a step's branch. All ranks take the branch ``way``, and submit
-    only its collectives. If ``is_timed``, ``note_end`` is called with each result."""
+    only the collectives of this branch. If ``is_timed``, ``note_end`` is called with each
+    result."""
 
     owner: GraphOwner
     site: CallSite
@@ -196,7 +198,7 @@ class GraphBucket:
 
 class GraphFallback(Fallback):
     """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
-    all gradients of a call of Horovod. In a dense branch, Horovod reduces the gradients themselves,
+    all gradients that Horovod gets in a call. In a dense branch, Horovod reduces the gradients,
     and Python code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

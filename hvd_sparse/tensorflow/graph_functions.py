@@ -27,13 +27,14 @@ logger = logging.getLogger("hvd_sparse")
 
 SPARSE, EVERYTHING, DENSE, FP16 = range(4)
 """The branches of a step: compressed; dense with the residuals; reduced by Horovod alone, in the
-accumulator's dtype; and the same in float16."""
+residual's dtype; and reduced by Horovod alone, in float16."""
 HOST = "/CPU:0"
 """Device of the functions and of the collectives, even if gradients are on a GPU."""
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
 """A step that failed waits for its other tensors: for ``LEAST_WAIT_S`` seconds, or for ``PATIENCE``
 times the step's duration so far, whichever is longer. The wait is limited because some traced
-tensors may not be in the step, and because waiting threads may be all that TensorFlow has."""
+tensors may not be in the step, and because TensorFlow may have no threads other than those that
+wait."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
@@ -44,7 +45,8 @@ ENOUGH = 3
 TOLERANCE = 0.02
 """Relative change of an update that rounding and the division by a loss scale may cause."""
 VISIBLE = 1e-4
-"""Smallest update, relative to the value, for which float32 rounding is within the tolerance."""
+"""Smallest update, as a fraction of the variable's value, for which float32 rounding is within
+``TOLERANCE``."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change after each of them: if "
     "they were thrown away, their unsent entries stay in the residual and change the weights "
@@ -123,8 +125,9 @@ class GraphFunctions:
         *,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
-        """Compress a tensor. Return the carrier for Horovod to reduce, and the tensor's number,
-        int64. Unless ``is_joined``, also return the two results of ``seal``.
+        """Compress a tensor. Return a small array (the carrier) for Horovod to reduce in its place,
+        and the tensor's number, int64. Unless ``is_joined``, also return the two results of
+        ``seal``.
 
         gradient : flat, in TensorFlow's memory
         scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
@@ -184,7 +187,7 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat. Before an error is raised, the step is taken back."""
+        """Return the reduced gradient, flat. Before an error is raised, the step is undone."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over
@@ -225,9 +228,9 @@ class GraphFunctions:
         self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Take a step back, after waiting until other threads have run its exchanges. If the caller
-        raised the error before, TensorFlow would drop operations that have not begun, for which
-        other ranks wait."""
+        """Undo a step, after waiting until other threads have run its exchanges. If the caller
+        raised the error earlier, TensorFlow would drop operations that have not begun, and other
+        ranks would wait for these operations."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
             logger.error("%s: %s", type(error).__name__, error)
@@ -243,7 +246,8 @@ class GraphFunctions:
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the flat result, for the optimizer, of a tensor that Horovod reduced whole."""
+        """Return the flat result that the optimizer gets after Horovod has reduced a tensor's whole
+        gradient."""
         position = self.position(token)
         assert position is not None  # tracing raises an error for unknown variables
         loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
@@ -253,8 +257,8 @@ class GraphFunctions:
 
 class Witness:
     """Detects programs with a gradient tape that do not apply the reduced gradients, or that change
-    these first, by comparing the smallest compressed variable's changes with its gradients.
-    ``factors`` is ``Follower.factors``, or None without ``optimizer=``."""
+    them first. The witness compares the changes of the smallest compressed variable with the
+    variable's gradients. ``factors`` is ``Follower.factors``, or None without ``optimizer=``."""
 
     def __init__(
         self,

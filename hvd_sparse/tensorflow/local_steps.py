@@ -32,9 +32,9 @@ class LocalSteps(LocalStepsBase):
 
     Notes
     -----
-    The constructor is collective: it broadcasts rank 0's variables, so that all ranks start from
-    the same anchor. If a layer is unfrozen later, the next exchange raises InvalidOption, provided
-    that a model or a callable was given.
+    The constructor is collective: it broadcasts rank 0's trained variables, so that all ranks start
+    from the same anchor; broadcast frozen ones yourself. If a layer is unfrozen later, the next
+    exchange raises InvalidOption, provided that a model or a callable was given.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 

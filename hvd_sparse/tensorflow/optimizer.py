@@ -164,7 +164,8 @@ def calling_optimizer() -> Optimizer:
 
 
 def passes_of(optimizer: Optimizer) -> int:
-    """Return ``backward_passes_per_step``, the steps that Horovod's optimizer counts per update."""
+    """Return ``backward_passes_per_step``: Horovod's optimizer accumulates this number of backward
+    passes for one update, and counts each as a step."""
     return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
 
 

@@ -161,8 +161,10 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """Values of Horovod's local variables during a call of ``compress``; None if not found.
+    """Values that ``compress`` finds in the local variables of the functions of Horovod that call
+    it. A value is None, and ``scales`` is (1.0, 1.0), if it is not found.
 
+    process_set, op : those of Horovod's call
     variable : the variable of the gradient
     together : the tensors of the gradient's group
     gradients, variables : all gradients and variables of Horovod's call, in the same order
@@ -178,10 +180,10 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the variable of a gradient in Horovod's lists, at the positions ``group``; None
-        stands for all. One tensor may be the gradient of several variables, as in `a + b`. Horovod
-        then passes the tensor once for each of them, in list order, so this method stores a count
-        of its calls on the tensor."""
+        """Find the variable of a gradient in Horovod's lists, among the positions ``group``, or
+        among all positions if ``group`` is None. One tensor may be the gradient of several
+        variables, as in `a + b`. Horovod then passes the tensor once for each of them, in list
+        order, so this method stores a count of its calls on the tensor."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -200,8 +202,9 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return the call of Horovod in which ``compress`` is called. Raises an error if no compressor
-    can serve this call. The graph may later run with another variable: see `runtime_token`."""
+    """Return a description of Horovod's call that led to this call of ``compress``. Raises an error
+    if no compressor can serve this call. The description's ``variable`` is the one found while the
+    graph is traced; the graph may later run with another variable (see `runtime_token`)."""
     refuse_tensorflow_1()
     refuse_xla()
     _refuse_replicas()
@@ -249,10 +252,10 @@ def runtime_token(variable: Value) -> Value:
     """Return a string tensor that identifies the variable when the graph runs. It is empty for
     None, and for a tensor that a tape watches.
 
-    The variable that was found while tracing is not sufficient: Horovod reduces inside a
-    `tf.function` with the variables as arguments, so TensorFlow may run the trace for another model
-    with equal shapes. Unregistered variables have tokens too, because TensorFlow numbers a graph's
-    branches by their content, and collectives' names contain these numbers.
+    The variable that was found while tracing does not suffice: Horovod reduces inside a
+    `tf.function` with the variables as arguments, so TensorFlow may reuse the trace for another
+    model with equal shapes. Unregistered variables have tokens too, because TensorFlow numbers a
+    graph's branches by their content, and collectives' names contain these numbers.
     """
     handle = getattr(variable, "handle", None)
     return tf.constant(b"") if handle is None else tf.io.serialize_tensor(handle)
@@ -301,7 +304,8 @@ def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
     """Return an unregistered variable's spec, so that its compression fails on all ranks together.
-    Raises UnknownGradient if the variable is too small for a carrier that reports the error."""
+    Raises UnknownGradient if the tensor's shape is unknown or the tensor would not be compressed,
+    because then no array can report the error to the other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)

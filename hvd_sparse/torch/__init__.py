@@ -16,7 +16,8 @@ __all__ = ["Compression", "LocalSteps", "TorchCompressor"]
 
 
 class TorchSendNothing:
-    """Lets Horovod reduce one number for each tensor, and returns the rank's own gradient."""
+    """The compressor of ``Compression.nothing``: lets Horovod reduce only one number for each
+    tensor, and returns the rank's own gradient."""
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         return torch.zeros(1), tensor

@@ -28,9 +28,9 @@ class LocalSteps(LocalStepsBase):
         parameter = anchor
 
     The compressor's residual keeps the entries of a pseudo-gradient that were not sent. With the
-    default outer step, the ranks' parameters are averaged (local SGD). SparseLoCo sends 64 of 4,096
-    entries with ``topk`` and values of 2 bits. DiLoCo sends all entries, with ``outer_lr=0.7,
-    outer_momentum=0.9, nesterov=True``.
+    default outer step, the ranks' parameters are averaged (local SGD). SparseLoCo sends 64 of every
+    4,096 entries, with ``topk`` and values of 2 bits. DiLoCo sends all entries, with
+    ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------

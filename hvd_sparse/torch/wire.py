@@ -1,4 +1,5 @@
-"""Chooses the device that sends messages, and sleeps until the results of all ranks arrive."""
+"""Chooses the device that sends messages, and lets a rank sleep until the exchanges' results
+arrive."""
 
 from __future__ import annotations
 
@@ -20,10 +21,10 @@ from hvd_sparse.kernels.torch.vector import fetch
 LONGEST_S = 1.0
 PATIENCE = 4.0
 """Longest sleep, as a multiple of the time since the step's first gradient. The factor is above 1
-because ranks that share cores are slower."""
+because other ranks, for example on shared cores, may be slower than this rank."""
 MOST_SKIPPED = 64
-"""Largest number of steps that do not sleep, after a sleep that reached its time limit. The number
-is 1 after the first such sleep, and doubles after each further one in a row."""
+"""Largest number of steps without a sleep, after a sleep that reached its time limit. The number of
+these steps is 1 after the first such sleep, and doubles after each further one in a row."""
 
 
 def device_of_wire(choice: str, named: Sequence[tuple[str, torch.Tensor]]) -> torch.device | None:
@@ -69,14 +70,16 @@ class LastGradientWait:
 
     The results may never arrive during the sleep, because other ranks may be waiting for this rank
     in another collective. Therefore the sleep lasts at most ``PATIENCE`` times the time since the
-    step's first gradient. After a sleep that reached this limit, some steps do not sleep.
+    step's first gradient, and at most ``LONGEST_S`` seconds. After a sleep that reached this limit,
+    the rank does not sleep in some steps.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` at the end of the backward pass, when Horovod has the last carrier."""
+        """Call ``take`` at the end of the backward pass, when Horovod has received the step's last
+        tensor."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

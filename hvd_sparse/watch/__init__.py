@@ -1,1 +1,1 @@
-"""The watchdog ends a process that waits too long, and reports the ranks that it waits for."""
+"""The watchdog ends a process that waits too long for others, and reports which ranks are late."""

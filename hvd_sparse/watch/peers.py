@@ -1,11 +1,11 @@
 """The ledger of the tensors that this rank has submitted to Horovod, and the questions that a
 waiting rank asks the others.
 
-The ledger's clock leaves out times in which the process was suspended or a thread did not release
-Python's lock, because no other rank causes such delays.
+The ledger's clock does not count times in which this process was suspended or one of its threads
+did not release Python's lock, because other ranks do not cause such delays.
 
 On every rank, a thread answers questions at a UDP port. A rank that does not answer has ended, is
-paused, or does not release Python's lock. A question and its answer are one datagram each. A
+suspended, or does not release Python's lock. A question and its answer are one datagram each. A
 question begins with the secret of the rank that receives it; other datagrams are ignored. Ranks
 exchange addresses and secrets in an allgather before the first step.
 """
@@ -36,7 +36,7 @@ PATIENCE_S = 10.0
 AGAIN_S = 0.5
 """Seconds after which a question is sent again, because datagrams may be lost."""
 PAUSE_S = 0.1
-"""Seconds that a rank pauses after it failed to answer a question."""
+"""Seconds that a rank's thread pauses after an attempt to answer a question failed."""
 LONGEST_LIST = 8
 """Largest number of tensors in a question, and of ranks or tensors in an error."""
 TOKEN_BYTES = 32
@@ -111,7 +111,8 @@ class Ledger:
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Record that this package begins a wait, which has its own time limit."""
+        """Record that this package begins to wait for a collective; this wait has its own time
+        limit."""
         with self._lock:
             self._waits += 1
 
@@ -177,7 +178,7 @@ class Answer:
     """A rank's answer.
 
     submissions : number of the rank's submissions
-    behind : the names that the rank has submitted less often than the asking rank
+    behind : names of the tensors that the rank has submitted less often than the asking rank
     place : text that names the lines that the rank's main thread is executing
     """
 
@@ -241,8 +242,9 @@ def introduce(endpoint: Endpoint, gatherer: Gatherer) -> list[Endpoint]:
 def ask_all(
     endpoints: Sequence[Endpoint], submitted: Mapping[str, int], patience_s: float = PATIENCE_S
 ) -> dict[int, Answer]:
-    """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors they have submitted less
-    often than this rank. Return the answers by rank, without ranks that do not answer."""
+    """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors of ``submitted`` they have
+    submitted less often than this rank. Return the answers by rank, without ranks that do not
+    answer."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

@@ -49,7 +49,8 @@ from hvd_sparse.watch.peers import (
 GRACE_S = 30.0
 """Seconds that a program has to handle ``ExchangeTimeout`` before the process is ended."""
 TIMES_IN_DOUBT = 2
-"""Factor on the time limit if a rank does not answer, or if all ranks have submitted the tensor."""
+"""Factor by which the time limit is longer if a rank does not answer, or if all ranks have
+submitted the tensor."""
 IDLE_S = 1.0
 """Seconds without a submission before the thread looks for ``hvd.join()`` in the main thread."""
 REMEDY = (
@@ -112,7 +113,8 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Restart the ledger, and take the other ranks' endpoints from those of all ranks."""
+        """Restart the ledger, and store the other ranks' endpoints; ``endpoints`` has those of all
+        ranks."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -126,8 +128,8 @@ class Watchdog:
 
     def give_up(self) -> str:
         """Return a text for an error: the pending tensors, and the ranks that have not submitted
-        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds:
-        its error handling or its exit is then waiting for Horovod."""
+        them. The process ends if the program then submits no tensor for ``GRACE_S`` seconds,
+        because its error handling or its exit is then probably waiting for Horovod."""
         pending = self.ledger.pending()
         why = self._describe(pending, self._ask(pending))
         self.ledger.clear()
@@ -163,7 +165,7 @@ class Watchdog:
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor has waited longer than the limit. The limit is multiplied by
         ``TIMES_IN_DOUBT`` if all ranks have submitted the tensor, or if a rank does not answer,
-        because that rank may release Python's lock later."""
+        because a silent rank may release Python's lock later."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -182,7 +184,8 @@ class Watchdog:
             self._end(why)
 
     def _look_for_join(self) -> None:
-        """End a process that is in ``hvd.join()`` after another rank has submitted more tensors."""
+        """End this process if it is in ``hvd.join()`` and another rank has submitted more
+        tensors."""
         # Only while nothing is exchanged, because reading the stack takes time from other threads.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(

@@ -1,7 +1,8 @@
 """The carrier: a tiny tensor that ``compress`` returns, and that Horovod reduces instead of the
 gradient.
 
-Each rank writes these entries; their sum over the ranks proves that all agree (docs/adr/0001):
+Each rank writes these entries; their sum over the ranks proves that all ranks agree
+(docs/adr/0001):
 
     entry              scale     meaning of its sum
     1                  1         the factor that Horovod applied: Sum, Average or predivide
@@ -61,9 +62,9 @@ def _rank_sums(world_size: int) -> tuple[float, ...]:
 
 @lru_cache(maxsize=64)  # nearly all tensors of a run have the same arguments
 def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
-    """Return the factor that Horovod applied. Return 0 if ``sums``, the first ``SHARED`` entries of
-    the reduced carrier, are no multiple of the expected sums, up to a relative error of ``slack``.
-    """
+    """Return the factor by which Horovod multiplied the sum of the carriers. Return 0 if ``sums``,
+    the first ``SHARED`` entries of the reduced carrier, are no multiple of the expected sums, up to
+    a relative error of ``slack``."""
     factor = sums[0] / world_size
     if not (factor > 0 and all(map(math.isfinite, sums))):
         return 0.0
@@ -77,7 +78,7 @@ def _factor_of(sums: tuple[float, ...], world_size: int, slack: float) -> float:
 class CarrierReport(NamedTuple):
     """The content of the reduced carrier.
 
-    factor : factor by which Horovod multiplied the sum
+    factor : factor by which Horovod multiplied the sum of the ranks' carriers
     failures : number of ranks that could not compress
     non_finite : number of ranks with NaN or Inf in the tensor
     """
@@ -161,7 +162,7 @@ class CarrierLayout:
 
         Raises
         ------
-        UnsupportedReduction : the result is not a sum over the process set's ranks
+        UnsupportedReduction : the result is no multiple of the sum over the process set's ranks
         RankMismatch : ranks differ in configuration, tensor or step (and none reports a failure)
         ReplicaMismatch : ranks have applied different gradients
         """
@@ -229,7 +230,8 @@ class CarrierLayout:
 def carrier_layout(
     dtype: np.dtype | str, world_size: int, has_replica: bool = False
 ) -> CarrierLayout:
-    """Return the layout of carriers, which are float64 for float64 gradients, otherwise float32."""
+    """Return the layout of the carriers of gradients with this dtype. Carriers are float64 for
+    float64 gradients, and float32 for all others."""
     return CarrierLayout(
         np.dtype(np.float64 if np.dtype(dtype) == np.float64 else np.float32),
         world_size,

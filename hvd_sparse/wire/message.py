@@ -1,5 +1,5 @@
-"""Messages. A message has the entries that one rank sends of one bucket in one step, or the text of
-the rank's error.
+"""Messages. A message has the entries that one rank sends of one bucket (tensors that share
+messages) in one step, or the text of the rank's error.
 
     offset  bytes     content (little-endian)
     0       3         b"HSM"
@@ -74,9 +74,9 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many entries of a tensor a rank may send, at least 1. This is the largest number
-    with which the messages of all ranks together are expected to have at most ``gathered_bytes``
-    bytes."""
+    """Return how many entries of a tensor a rank may send, at least 1: the largest number with
+    which the messages of all ranks together are expected to have at most ``gathered_bytes`` bytes.
+    """
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
     # A body grows with its number of entries.
     counts = range(1, numel + 1)
@@ -93,8 +93,8 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message, uint8, with ``frames``, given by the position of their tensor. ``members``
-    are the positions of all members; None if all of them have a frame."""
+    """Return a message, uint8. ``frames`` has its frames by the positions of their tensors.
+    ``members`` are the positions of all members; None if all of them have a frame."""
     everyone = sorted(frames if members is None else members)
     # Each number in the message has a tensor's position, and a flag if the tensor has no frame.
     flagged, body = [], []

@@ -1,4 +1,4 @@
-"""Pads the arrays in allgathers to a room: a length that seldom changes between steps.
+"""Padding of the arrays in allgathers to a room: a length that seldom changes between steps.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
@@ -24,25 +24,26 @@ from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
-"""Function of two numbers: the bytes of padding and headers that were sent, and those received."""
+"""Function of two numbers: how many bytes of padding and headers were sent, and how many were
+received."""
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64
 """The length of a room is a multiple of this many bytes."""
 SPARE = 8
-"""A room is longer than the longest block by 1 / ``SPARE``, because lengths vary."""
+"""A room is longer than the longest block by 1 / ``SPARE`` of the block, because lengths vary."""
 LARGE = 2
-"""A room is too large if it has more than this many times the length of the longest block."""
+"""A room is too large if its length is more than this many times that of the longest block."""
 PATIENCE = 8
-"""A room is shortened after it was too large in this many consecutive collectives."""
+"""A room is shortened after it has been too large in this many consecutive collectives."""
 MOST_PADDED = 32_768
 """Rooms above this many bytes are not used for messages in the host's memory, because padding would
 cost more than it saves."""
 
 
 class Room:
-    """The length in bytes, ``nbytes``, to which the blocks of one collective are padded; 0 before
-    the first block. All ranks compute the same length, because all get the same blocks."""
+    """The length in bytes, ``nbytes``, to which the blocks of one collective are padded; 0 until
+    it first ends. All ranks compute the same length, because all get the same blocks."""
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
@@ -123,8 +124,9 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange with padded blocks in place of the arrays of allgathers, and return its
-        result. ``bucket`` is the bucket's number, the same on every rank and in every step."""
+        """Run an exchange with padded blocks in place of the arrays of allgathers, and return the
+        exchange's result. ``bucket`` is the bucket's number, the same on every rank and in every
+        step."""
         phase, received = 0, None
         while True:
             try:

@@ -40,9 +40,10 @@ PRODUCT = "mu_product"
 
 
 class KeepingGroups:
-    """Mixin for an optimizer from which Horovod makes its own. The two share the dictionaries of
-    their parameter groups, and schedulers write to these. torch's ``load_state_dict`` would replace
-    the dictionaries of Horovod's optimizer, so that schedulers would no longer have an effect."""
+    """Mixin for an optimizer from which Horovod makes its own. Both optimizers share the
+    dictionaries of their parameter groups, to which schedulers write. torch's ``load_state_dict``
+    would replace the dictionaries of Horovod's optimizer, so that schedulers would no longer have
+    an effect."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     param_groups: list[Settings]
@@ -62,7 +63,7 @@ class KeepingGroups:
     @classmethod
     def mix_into(cls, optimizer: torch.optim.Optimizer, **members: Any) -> None:
         """Change the optimizer's class to one with this mixin and the class attributes ``members``.
-        The object stays, because the user's schedulers and scalers hold it."""
+        The object stays the same, because the user's schedulers and scalers refer to it."""
         base = getattr(optimizer, "hvd_sparse_base", type(optimizer))
         members = {"hvd_sparse_base": base, "__module__": base.__module__, **members}
         optimizer.__class__ = type(base.__name__, (cls, base), members)
@@ -116,7 +117,7 @@ class Applying(KeepingGroups):
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
         """Count the steps of every parameter that has a gradient, as Adam does, except those in
-        ``alone``. A missing count later shows that the program has cleared the state. Before the
+        ``alone``. If the count is missing later, the program has cleared the state. Before the
         first result, also create zero moments: Horovod's ``broadcast_optimizer_state`` takes a step
         with zero gradients, and expects a complete state afterwards."""
         compressor, states = self.hvd_sparse_compressor, []
@@ -200,7 +201,8 @@ class Applying(KeepingGroups):
     def load_state_dict(self, state_dict: Settings) -> None:
         """Load a state that this class or the plain optimizer has saved. The compressor continues
         from the moments of the state. If the state counts as many steps as the compressor has
-        taken, the compressor keeps its own moments, because the state has those of rank 0."""
+        taken, the compressor keeps its own moments, because the state then has the moments of rank
+        0."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         self.hvd_sparse_compressor.made_states.clear()
@@ -314,8 +316,9 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return a parameter's settings as arguments of the memory's ``tune``. If possible, calls
-        return the same dictionary until the parameter group or the array of ``value`` changes."""
+        """Return a parameter's settings as arguments of the memory's ``tune``. ``value`` returns
+        the parameter's flat array. If possible, calls return the same dictionary until the
+        parameter group changes or ``value`` returns another array."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(

@@ -47,7 +47,7 @@ def check_device(name: str, tensor: torch.Tensor) -> None:
 
 
 def check_accumulator(spec: TensorSpec, gradient: torch.Tensor) -> None:
-    """Raise UnsupportedInput for a float32 or float64 gradient if the state has the other dtype."""
+    """Raise UnsupportedInput for a float32 gradient if the residual is float64, and vice versa."""
     if gradient.dtype in TORCH.values() and gradient.dtype != TORCH[spec.accumulator]:
         raise UnsupportedInput(
             f"tensor {spec.key!r} is {dtype_of(gradient)} now, and was {spec.dtype} when the "
@@ -62,7 +62,7 @@ def spec_of(name: str, parameter: torch.Tensor) -> TensorSpec:
 
 
 def dtype_of(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, for example "float32", as in all frameworks."""
+    """Return the name of a tensor's dtype without torch's prefix, for example "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -71,7 +71,8 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
-    """Return a flat view of the gradient's memory if the result can be written there; else None."""
+    """Return a flat view of the gradient's memory if the reduced gradient can be written there, or
+    else None."""
     if gradient.is_cpu and gradient.dtype in TORCH.values() and gradient.is_contiguous():
         plain = gradient.detach() if gradient.requires_grad else gradient
         memory: np.ndarray = plain.numpy().reshape(-1)
@@ -80,8 +81,9 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the accumulator's dtype, in logical order. The array
-    is a view of a contiguous float32 or float64 gradient on the CPU, otherwise a copy."""
+    """Return the gradient as a flat array of the residual's dtype, in logical order. The array is a
+    view if the gradient is contiguous, float32 or float64, and on the CPU; otherwise it is a
+    copy."""
     memory = own_memory(gradient)
     if memory is not None:
         return memory

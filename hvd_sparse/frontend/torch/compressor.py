@@ -37,12 +37,14 @@ from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
-"""Added to the norm before the division, as in torch's ``clip_grad_norm_``."""
+"""Added to the norm by which gradients are divided to clip them, as in torch's
+``clip_grad_norm_``."""
 
 
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
-    the carriers, the small arrays that are reduced in sparse steps; by default the residual's."""
+    the carriers, the small arrays that are reduced in sparse steps. The default is the dtype of the
+    residual."""
 
     way_of_gradients = ""
     """Text for errors: how to make an optimizer's gradients come through the compressor."""
@@ -119,9 +121,10 @@ class ParameterCompressor(Compressor):
         is at most ``clip_grad_norm``. ``is_sum`` means that Horovod sums the ranks' gradients.
         Collective: an allreduce of one number.
 
-        The norm is the root mean square of the ranks' norms, because each rank's norm needs only
-        its own gradients. The norm of the averaged gradient is never larger. If a gradient has NaN
-        or Inf, no gradient is changed, and ``compress`` reports the non-finite gradient.
+        The norm is the root mean square of the ranks' norms, because each rank can compute its norm
+        from its own gradients. The norm of the averaged gradient is never larger than this. If a
+        gradient has NaN or Inf, no gradient is changed, and ``compress`` reports the non-finite
+        gradient.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -136,8 +139,8 @@ class ParameterCompressor(Compressor):
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
-        InvalidOption if another open compressor computes them for parameters that this one
-        lacks."""
+        InvalidOption if another open compressor computes the updates of this optimizer for
+        parameters that this compressor lacks."""
         other = getattr(optimizer, "hvd_sparse_compressor", None)
         if other is not None and not other._is_closed:
             mine = set(map(id, self._parameters))
@@ -185,7 +188,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the state that torch's plain optimizer would have; empty before the first step."""
+        """Return the state that torch's plain optimizer would have for a parameter; empty before
+        the parameter's first step."""
         position = self.results.position_of.get(id(parameter), -1)
         if position not in self.step.compressed:
             return {}
@@ -206,10 +210,10 @@ class ParameterCompressor(Compressor):
         }
 
     def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether the moments ``given`` equal the memory's own, converted to tensors. The
-        memory then keeps its own, because the conversion rounds them. Only this comparison can
-        show for SGD, after Horovod's broadcast, that the moments are the same, because SGD has no
-        count of steps."""
+        """Return whether the moments ``given`` equal the memory's own moments, converted to
+        tensors. If so, the memory keeps its own moments, because the conversion rounds. SGD has no
+        count of steps, so after Horovod's broadcast only this comparison shows that its moments
+        have not changed."""
         assert isinstance(state.memory, DirectionState)
         mine = self._as_tensors(position, state.memory.moments(state.steps, self._size_of_world()))
         return mine.keys() == given.keys() and all(

@@ -149,9 +149,9 @@ def is_decoupled(optimizer: torch.optim.Optimizer, group: Mapping[str, Option]) 
 
 
 def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
-    """Return the learning rates of ``steps`` steps, or only the present ones if others are unknown.
-    Raises InvalidOption if the scheduler is another optimizer's, was stepped already, or comes
-    without ``steps``."""
+    """Return the learning rates of ``steps`` steps, or only the present rates if later ones are
+    unknown. Raises InvalidOption if the scheduler is another optimizer's, was stepped already, or
+    comes without ``steps``."""
     now = [float(group["lr"]) for group in optimizer.param_groups]
     if scheduler is None:
         changes = any("initial_lr" in group for group in optimizer.param_groups)

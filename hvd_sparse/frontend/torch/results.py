@@ -1,11 +1,11 @@
-"""Results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
+"""Follows results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
 the tensor's step is rolled back. docs/adr/0035 has the rules, also for programs such as PCGrad.
 
 With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
 the optimizer then computes the update itself. A warning is logged if the program clips or unscales
-results, because that changes the length of the step.
+results, because that changes the length of the optimizer's step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SAMPLE = 4096
 TOLERANCE = 0.02
 """Relative change of a result that 16-bit rounding and the division by a scaler may cause."""
 ALIKE = 0.999
-"""Smallest squared cosine at which a gradient is a multiple of a result, even in half precision."""
+"""Smallest squared cosine at which a gradient counts as a multiple of a result, even as float16."""
 
 
 def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
@@ -62,13 +62,15 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, and the ``_version`` of two tensors when the result was returned.
+    """A parameter's result, and the ``_version`` of ``.grad`` and of the parameter when the result
+    was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet
     bits : sum of the parameter's bits, to detect changes; None if versions detect them
     in_step : whether the result was returned during an optimizer's step, as for a closure of LBFGS
-    is_gone : whether ``.grad`` has lost the result; None until the next gradient, which checks it
+    is_gone : whether ``.grad`` has lost the result; None until the next gradient arrives, when this
+        is checked
     """
 
     run: StepRun
@@ -156,8 +158,8 @@ class Results:
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Record a result that is about to be returned. ``run`` is its step, or None if the step
-        cannot be rolled back. A scaler will divide the result by ``scale``."""
+        """Record a result that is about to be returned. ``run`` is the result's step, or None if
+        the step cannot be rolled back. A scaler will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -183,7 +185,7 @@ class Results:
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of ``parameters`` that are compressed, and whose ``.grad`` is a reduced
-        gradient to which no later gradient was added."""
+        gradient without any later gradient added to it."""
         return [p for p in parameters if p.grad is not None and self._is_update_of(p)]
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -212,7 +214,7 @@ class Results:
         return position in self._step.compressed and self._is_result.get(position, False)
 
     def tell_of_others(self, others: Iterable[torch.Tensor], name: str) -> None:
-        """Warn once of dense gradients that did not come through the compressor."""
+        """Warn once about dense gradients that did not come through the compressor."""
         alone = [p for p in others if not self.is_result_of(p)]
         dense = [p for p in alone if p.grad is not None and not p.grad.is_sparse]
         if not dense:

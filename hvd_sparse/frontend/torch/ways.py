@@ -1,8 +1,9 @@
 """Decides where each gradient is compressed: on the host, on its device, or staged.
 
 A gradient on an accelerator stays on its device if all parts and options support this. Then its
-residual and its result are there too, and only the selected entries leave the device. Parts declare
-why they need the host (``needs_host``); ``STAGES`` lists the options that need the host.
+residual and its result are there too, and only the selected entries leave the device. Selectors,
+memories, codecs and exchanges declare why they need the host (``needs_host``); ``STAGES`` lists the
+options that need the host.
 
 Otherwise the gradient is staged: copied to pinned memory of the host, and its result copied back.
 The host waits once for a bucket's gradients, when it makes the message; in dense steps and with
@@ -38,8 +39,8 @@ STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
     "telemetry": (bool, "measures residuals on the host"),
     "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
 }
-"""Common options that can stage gradients. For each, a function that returns whether a value stages
-them, and the reason."""
+"""Common options that can cause gradients to be staged. Each has a function that returns whether a
+value of the option does this, and the reason."""
 
 
 def why_staged(configuration: Configuration, spec: TensorSpec) -> str:
@@ -62,8 +63,9 @@ def ways_of(
     *,
     can_stay: bool,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return two dictionaries by tensor name: ``HOST``, ``DEVICE`` or ``STAGED``, and the reason
-    for each staged one. ``can_stay``: the frontend can leave gradients on their device."""
+    """Return two dictionaries by tensor name: the way of each tensor (``HOST``, ``DEVICE`` or
+    ``STAGED``), and the reason for each staged tensor. ``can_stay`` means that the frontend can
+    leave gradients on their device."""
     ways, reasons = {}, {}
     for spec, parameter in named:
         ways[spec.key] = HOST
@@ -79,8 +81,8 @@ def ways_of(
 
 
 def staying(kind: str) -> list[str]:
-    """Return the ids of those parts of one kind (an entry of ``KINDS``) that let gradients stay on
-    their device if the part has its default options."""
+    """Return the ids of the parts of one kind (an entry of ``KINDS``) that, with their default
+    options, let gradients stay on their device."""
     ids = []
     for id in PARTS[kind]:
         declared = PARTS[kind].get(id).needs_host

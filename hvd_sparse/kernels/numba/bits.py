@@ -1,6 +1,6 @@
-"""Compiled packing of small integers, and Golomb code of gaps (``kernels.packing``). In a code of
-variable length, an entry's place depends on all entries before it. The loops for the
-unary part work on words of 64 bits, and find each place by one addition."""
+"""Compiled packing of small integers, and the Golomb code of gaps (``kernels.packing``). In the
+code's unary part, codes have different lengths, so an entry's place depends on all entries before
+it. The loops for this part work on words of 64 bits, and find each place by one addition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SPARE = WORD_BITS
 """Extra room in ``_unpack_unary``'s array of positions, which is written in groups of four."""
 
 BYTES_OF_GAP = 6
-"""Upper bound of a gap's code in bytes: 31 bits of planes, 2 of thirds, about 3 of unary code."""
+"""Upper bound of the bytes of a gap's code: 31 bits of planes, 2 of thirds and about 3 of unary
+code (see ``kernels.packing``)."""
 
 _modulus_of = njit(modulus_of)
 
@@ -144,8 +145,8 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Overwrite the remainders with the indices, and return the last index, which is the largest.
-    ``places`` are the positions of the set bits in the unary part."""
+    """Overwrite the remainders of the gaps (``rests``) with the indices, and return the last index,
+    which is the largest. ``places`` are the positions of the set bits in the unary part."""
     index = before = np.int64(-1)
     for i in range(rests.size):
         place = np.int64(places[i])
@@ -169,8 +170,8 @@ def _put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Split numbers from 0 to 2: write for each whether it is above 0, and for each above 0 whether
-    it is 2. Return how many are above 0."""
+    """Split numbers from 0 to 2 into bits. Write for each number whether it is above 0, and for
+    each number above 0 whether it is 2. Return how many numbers are above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -182,7 +183,7 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Undo ``_split_thirds``. One entry beyond the last of ``is_two`` is read, but not used."""
+    """Undo ``_split_thirds``. ``is_two`` has room for one more entry, which is not used."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -243,8 +244,8 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(_INDICES[0], types.int64, _BODY[1])])
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Write the code to ``body``, of ``BYTES_OF_GAP * (count + 8)`` bytes. Return the code's length
-    in bytes."""
+    """Write the Golomb code of the gaps to ``body``, an array of ``BYTES_OF_GAP * (count + 8)``
+    bytes. Return the code's length in bytes."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -278,8 +279,8 @@ def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
 @njit
 def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-def]
     """Unpack ``count`` numbers of ``width`` <= 8 bits, from byte ``at`` of the body, to
-    ``numbers``, which has room for 8 more. Return the position of the byte after them, or -1 if the
-    body is too short or the padding is not zero."""
+    ``numbers``, which has room for 8 more. Return the position of the byte after these numbers in
+    the body, or -1 if the body is too short or the padding is not zero."""
     stop = at + _bytes_of(count, width)
     if at < 0 or stop > body.size:
         return -1
@@ -293,8 +294,9 @@ def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-d
 
 @njit
 def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
-    """Write the remainders of the gaps. Return the position of the byte after them in the body, or
-    -1 if the body is too short or padding is not zero."""
+    """Read the remainders of the gaps from the body, and write them to ``rests``. Return the
+    position of the byte after them in the body, or -1 if the body is too short or padding is not
+    zero."""
     count, at, done = rests.size, 0, 0
     low = np.empty(count + 8, np.uint8)
     rests[:] = 0

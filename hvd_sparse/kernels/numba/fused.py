@@ -1,5 +1,6 @@
 """The compiled ``accumulate_and_take``: one pass adds the gradient, or an optimizer's direction, to
-the residual, and takes the entries that reach the aim. ``direct`` only computes a direction.
+the residual, and takes the entries that reach the aim's threshold. ``direct`` only computes a
+direction.
 
 Taken entries are appended to the list with LLVM's vector compression, which numba does not offer.
 The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
@@ -37,21 +38,21 @@ from hvd_sparse.kernels.rows import ADAM, DECAY, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
-"""Function that emits the instructions for the vector to add at an index."""
+"""Function of an index, which emits the instructions for the SIMD vector to add there."""
 
 LARGE_BYTES = 1 << 22
-"""Smallest array that does not stay in the caches until its next use, in bytes."""
+"""Length in bytes of the smallest array that does not stay in the caches until its next use."""
 
 CROWDED = 10
-"""If a vector has fewer than this many entries per place in the list, a branch on whether an entry
-is taken would be unpredictable."""
+"""If a vector has fewer than this many entries per place in the list, so many entries may be taken
+that a branch on whether an entry is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
     """Return a function that emits the SIMD vector to add at an index. The call's first argument is
-    the gradient, its last argument the direction. If the direction is empty, the SIMD vector has
-    entries of the gradient, otherwise entries of the direction. ``store`` emits the write of the
-    direction's new vectors (velocity or moments)."""
+    the gradient, and its last argument is the direction. If the direction is empty, the SIMD vector
+    has entries of the gradient, otherwise entries of the direction. ``store`` emits the writes of
+    the direction's new vectors (velocity or moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
@@ -141,7 +142,8 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
     """Make a numba intrinsic that writes out = residual + the vector to add, appends the taken
     entries to a list, and writes 0 in their place.
 
-    past_caches : write without reading the cache lines first; ``out`` must be aligned to 64 bytes
+    past_caches : write ``out``, which must be aligned to 64 bytes, without first reading its cache
+        lines
     is_crowded : append without a branch; the next append overwrites entries that were not taken
     """
 
@@ -256,9 +258,10 @@ def add_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
 ):
     """Write out = residual + the gradient or direction in [start, stop), and take the entries that
-    reach the cut, the bit pattern of a threshold above 0. Return their number, or -1 if it exceeds
-    the capacity; then none is taken. The lists have room for ``capacity + SPARE`` entries. The
-    number of entries that are not finite is added to ``nonfinite``, intp [1]."""
+    reach the cut, the bit pattern of a threshold above 0. Return the number of taken entries, or -1
+    if more than the capacity reach the cut; then none is taken. The lists have room for ``capacity
+    + SPARE`` entries. The number of entries that are not finite is added to ``nonfinite``, intp
+    [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))

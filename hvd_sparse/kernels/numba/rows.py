@@ -23,7 +23,7 @@ CHECKED_WORDS = 6
 
 
 def _crc_tables() -> np.ndarray:
-    """Return CRC-32 tables, uint32 [8, 256]: entry [i, b] is the contribution of byte b to the CRC
+    """Return CRC-32 tables, uint32 [8, 256]. Entry [i, b] is what a byte b contributes to the CRC
     if i more bytes follow it."""
     tables = np.zeros((8, 256), np.uint32)
     tables[0] = np.arange(256)
@@ -48,8 +48,8 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Return ``crc``, continued over words[start:stop]. A CRC-32 starts as 0xFFFFFFFF, and the
-    caller inverts its bits at the end."""
+    """Return the CRC-32 ``crc``, extended by words[start:stop]. The caller starts with 0xFFFFFFFF,
+    and inverts the bits of the last result."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -105,7 +105,8 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude, clipped to the magnitudes' range, because the mean is rounded."""
+    """Return the mean magnitude. It is clipped to the range of the magnitudes, because rounding may
+    put it outside."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -116,7 +117,8 @@ def _mean_magnitude(values):  # type: ignore[no-untyped-def]
 
 @njit
 def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
-    """Write a ``sign_mean`` body for one or more values of one magnitude. Return its byte count."""
+    """Write the body of a frame of codec ``sign_mean``, for one or more values with the same
+    magnitude. Return the body's number of bytes."""
     at, scale = values.itemsize, np.empty(1, values.dtype)
     scale[0] = abs(values[0])
     body[:at] = scale.view(np.uint8)
@@ -131,7 +133,8 @@ def _write_signs(body, indices, values, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a body of ``_write_signs``. Return whether it has ``indices.size`` valid entries."""
+    """Read a body that ``_write_signs`` wrote. Return whether the body has ``indices.size`` valid
+    entries."""
     count = indices.size
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
@@ -191,8 +194,8 @@ def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
     """Do the work of ``Kernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
-    ``indices`` and ``values`` have room for the largest capacity and ``SPARE``, ``kept_indices``
-    and ``kept_values`` for one entry more than any row sends."""
+    ``indices`` and ``values`` have room for ``SPARE`` entries more than the largest capacity,
+    ``kept_indices`` and ``kept_values`` for one entry more than any row sends."""
     nonfinite = np.empty(1, np.intp)
     width = values.itemsize // 4
     for number in range(first, rows.size):
@@ -286,9 +289,9 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     ]
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do the work of ``Kernels.sum_rows``. A frame whose sum of squares is above ``largest``
-    might overflow the sum, so the pipeline gets the row. ``words`` has room for the longest frame,
-    ``indices`` and ``values`` for all entries of any row."""
+    """Do the work of ``Kernels.sum_rows``. If a frame's sum of squares is above ``largest``, the
+    row's sum might overflow, so the row is left to the pipeline. ``words`` has room for the longest
+    frame, ``indices`` and ``values`` have room for all entries of any row."""
     for number in range(rows.size):
         row = rows[number]
         numel, parts, first = row["numel"], row["parts"], row["first"]

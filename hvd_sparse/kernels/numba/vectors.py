@@ -39,13 +39,13 @@ SPARE = SEGMENT + 16
 
 
 class Compiling(Listener):  # type: ignore[misc]
-    """Logs once if numba compiles, and not if its cache has the functions."""
+    """Logs once that numba compiles. Nothing is logged if numba's cache has the functions."""
 
     def on_start(self, _: object) -> None:
         _say_compiling()
 
     def on_end(self, _: object) -> None:
-        """Do nothing."""
+        """Do nothing, because the message is logged at the start."""
 
 
 @cache  # once per process
@@ -57,7 +57,8 @@ def _say_compiling() -> None:
 
 
 def compiled(signatures: Sequence[Signature]) -> Callable[..., Any]:
-    """Return a decorator that compiles a function for calls from Python, and caches the result."""
+    """Return a decorator that compiles a function for calls from Python with these signatures, and
+    caches the result on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         with install_listener("numba:compile", Compiling()):
@@ -67,8 +68,8 @@ def compiled(signatures: Sequence[Signature]) -> Callable[..., Any]:
 
 
 class Vectors:
-    """Emits instructions on SIMD vectors of ``lanes`` entries of a scalar type; by default as many
-    as ``VECTOR_BYTES`` hold. With one lane, a vector is a single entry."""
+    """Emits instructions on SIMD vectors of ``lanes`` entries of a scalar type. The default is the
+    number of entries in ``VECTOR_BYTES``. With one lane, a vector is a single entry."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, lanes: int = 0) -> None:
         self.bytes = 4 if scalar == ir.FloatType() else 8
@@ -115,7 +116,8 @@ class Vectors:
         return self.splat(fitting, self.integers)
 
     def infinity(self) -> ir.Value:
-        """Return infinity's pattern in all lanes. Lower patterns are finite, higher ones NaN."""
+        """Return the bit pattern of infinity in all lanes. Lower patterns are those of finite
+        magnitudes, and higher patterns are NaN."""
         bits = 0x7F800000 if self.bytes == 4 else 0x7FF0000000000000
         return ir.Constant(self.integers, [bits] * self.lanes)
 
@@ -157,7 +159,7 @@ class Vectors:
         return self.call(f"llvm.vector.reduce.fadd.v{lanes}f64", DOUBLE, zero, vector)
 
     def largest(self, vector: ir.Value) -> ir.Value:
-        """Return the largest lane, as a double; no lane may be NaN."""
+        """Return the value of the largest lane, as a double. No lane may be NaN."""
         top = self.call(f"llvm.vector.reduce.fmax.{self.suffix}", self.scalar, vector)
         return top if self.scalar == DOUBLE else self.builder.fpext(top, DOUBLE)
 
@@ -167,9 +169,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set. The caller appends the block's
-        new states to the yielded list. Afterwards, the list has these states if the block ran, and
-        otherwise ``states``."""
+        """Emit a block that runs only if a lane of the mask is set. The caller appends the new
+        states of the block to the yielded list. Afterwards, the list has these new states if the
+        block ran, and otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -214,7 +216,8 @@ def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
     """Emit a loop over [start, stop). Yield the index, the states at the start of an iteration, and
-    a list for the states at its end. After the loop, ``states`` has the final values."""
+    a list to which the caller appends the states at the iteration's end. After the loop, ``states``
+    has the final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -256,8 +259,9 @@ class Call:
     def spans(
         self, start: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
-        """Yield, for each of two loops that together cover [start, stop), its ``Vectors`` and its
-        bounds. The first loop reads whole SIMD vectors, the second the rest, entry by entry."""
+        """Yield the ``Vectors`` and the bounds of each of two loops, which together cover [start,
+        stop). The first loop reads whole SIMD vectors, the second reads the rest, entry by entry.
+        """
         lanes = ir.Constant(WORD, self.vectors.lanes)
         rest = self.builder.srem(self.builder.sub(stop, start), lanes)
         whole = self.builder.sub(stop, rest)
@@ -270,7 +274,7 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the members of a tuple argument; for an array, the address of its data."""
+        """Return the members of a tuple argument, with addresses of data in place of arrays."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [
@@ -318,7 +322,8 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the entries that reach the cut. NaN never does."""
+    """Return a mask of the lanes in which the entry's magnitude is at least the threshold whose bit
+    pattern is in ``cuts``. Lanes with NaN are not in the mask."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)

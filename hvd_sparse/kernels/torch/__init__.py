@@ -46,7 +46,8 @@ def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
 
 
 class TorchKernels(Kernels):
-    """Kernels of torch operations. ``host``, the host engine's kernels, trims and encodes lists."""
+    """Kernels of torch operations. Lists of entries are trimmed and encoded by ``host``, the
+    kernels of the host's engine."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -128,7 +129,8 @@ class TorchKernels(Kernels):
         return cast(Taking, self._run(gradient, residual, out, aim))
 
     def _run(self, gradient: Vector, residual: Vector, out: Vector, aim: Aim | None) -> object:
-        """Return a pass's result; on a device a ``Coming``, whose pass starts with the bucket."""
+        """Return the result of a pass. On a device, the result is a ``Coming``, and the pass starts
+        with the other passes of its bucket."""
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
         coming = Coming(one, self.begin)
         return coming if isinstance(out, DeviceVector) else coming.result()

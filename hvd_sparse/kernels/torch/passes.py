@@ -1,6 +1,6 @@
 """Passes in torch operations, and the copies of their results to the host. A pass is a call of
-``accumulate`` or ``accumulate_and_take`` for one tensor. The call only records it. When the bucket
-is full, all its passes start together, and one copy per device fetches their results."""
+``accumulate`` or ``accumulate_and_take`` for one tensor. The call only records the pass. When the
+bucket is full, all its passes start together, and one copy per device fetches their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, as int32 words on the device; ``read`` turns fetched words into a list."""
+    """Results of passes, as int32 words on the device. ``read`` is a function that turns the words,
+    copied to the host, into a list of results."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -54,8 +55,8 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming:
-    """The future result of a pass. The pass starts with the others of its bucket (``Delivery``). It
-    starts alone if ``result`` is called, or an attribute of the result is read, before that."""
+    """The future result of a pass. The pass starts with the others of its bucket (``Delivery``),
+    or alone if ``result`` is called, or an attribute of the result is read, before they start."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -123,8 +124,8 @@ def joined(several: Sequence[Answers]) -> Answers:
 
 
 def largest(x: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a mask of the ``count`` > 0 entries of largest magnitude, without zeros and NaN. Of
-    equal magnitudes, the first are selected. x must not be empty."""
+    """Return a mask of the ``count`` entries of largest magnitude, without zeros and NaN. The first
+    of equal magnitudes are selected. ``count`` must be at least 1, and x must not be empty."""
     magnitudes = torch.where(x.isnan(), torch.zeros_like(x), x.abs())
     # Use only the value that kthvalue finds, because its index depends on the device.
     least = magnitudes.kthvalue(x.numel() - count + 1).values
@@ -210,7 +211,8 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return correctly rounded square roots. torch's are correctly rounded only on some devices."""
+    """Return correctly rounded square roots. Those of torch are correctly rounded only on some
+    devices."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()
     near = x.sqrt()

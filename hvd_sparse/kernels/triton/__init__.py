@@ -23,17 +23,18 @@ from hvd_sparse.types import Selection
 
 Kind = tuple[torch.device, torch.dtype]
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether Triton's interpreter replaces the GPU; it accepts vectors on the CPU."""
+"""Whether Triton's interpreter, which accepts vectors on the CPU, replaces the GPU."""
 BLOCK = 4096
-"""Number of entries per program, which has 256 threads."""
+"""Number of a tensor's entries per program, in kernels that take entries and that write sums."""
 COLUMNS = 8
-"""Columns of a table, which has a row per tensor: number of the tensor's first program; addresses
-of gradient, residual and result; number of entries; start and length of the tensor's part of the
-lists; number of programs."""
+"""Number of columns of a table with a row per tensor. The columns are: number of the tensor's first
+program; addresses of gradient, residual and result; number of entries; start and length of the
+tensor's part of the lists; number of programs."""
 CHUNK = 1024
-"""Number of a list's entries that one program processes at once."""
+"""Number of counts that a program adds up at once, and of surplus entries that it puts back."""
 OPTIONS = {"enable_fp_fusion": False, "num_stages": 1}
-"""Triton must not fuse multiply-adds, nor move loads before stores on which they may depend."""
+"""Triton must neither fuse multiply-adds, nor move loads before stores on which the loads may
+depend."""
 
 
 HEAD = 5
@@ -60,7 +61,8 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes of one dtype and device in three launches. At least one pass must not be empty."""
+    """Run passes (``kernels.torch.passes``) of one dtype and device, in three launches. At least
+    one pass must have entries."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -103,8 +105,8 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write sums, and put surplus back, in one launch. All have one dtype and device, and at least
-    one sum has entries."""
+    """Write the sums, and put the surplus back into its vectors, in one launch. All vectors have
+    one dtype and device, and at least one sum has entries."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -164,7 +166,8 @@ def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
 
 
 def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
-    """Return flat, padded copies on the device, with signed dtypes. One transfer copies all."""
+    """Return flat, padded copies of the arrays on the device, with signed dtypes. All arrays are
+    copied in one transfer."""
     wholes = [_whole(each.nbytes) for each in arrays]
     together = np.zeros(sum(wholes), np.uint8)
     for start, each in zip(np.cumsum([0, *wholes]), arrays):
@@ -174,7 +177,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return thresholds in the data's dtype, above 0; infinity for passes without an aim."""
+    """Return the thresholds of the passes in the data's dtype, above 0. A pass without an aim has
+    infinity, which no entry reaches."""
     dtype = numpy_dtype(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -186,8 +190,9 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 def _room_for(
     tensors: int, room: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return memory on the device for all results, which one copy brings to the host, and three
-    views of it: ``HEAD`` float64 numbers per tensor, and ``room`` values and int32 places."""
+    """Return memory on the device for all results, so that one copy brings them to the host, and
+    three views of this memory: ``HEAD`` float64 numbers per tensor, ``room`` values, and ``room``
+    int32 places."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)

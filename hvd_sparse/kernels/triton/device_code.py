@@ -16,7 +16,7 @@ def take_blocks(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """For one block, add the gradient to the residual, count the entries that are not finite, and
     take the entries that reach the cut, the threshold in the data's dtype. If a tensor's list is
-    full, further entries stay in the vector, and ``order_taken`` writes the listed ones back."""
+    full, further entries stay in the vector, and ``order_taken`` writes the listed entries back."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
@@ -69,8 +69,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """For one tensor, find where each program's entries begin in the ordered list, and add up the
-    programs' results in a fixed order, so that the bits are always the same."""
+    """For one tensor, find where the entries that each program took begin in the ordered list. Add
+    up the programs' results in a fixed order, so that the bits are always the same."""
     tensor = tl.program_id(0)
     row = table + tensor * 8
     first = tl.load(row)
@@ -138,10 +138,10 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Write one block of a tensor's sum: zeros, then the parts in their order. Programs from
-    ``blocks`` on write the surplus back to its addresses, which lie in no block. Only one program
-    writes to a block, and a part's indices are unique, so between two barriers no thread reads an
-    entry that another thread writes."""
+    """Write one block of a tensor's sum: zeros, then the parts in their order. Programs with the
+    number ``blocks`` or a higher one write the surplus back to its addresses, which lie in no
+    block. Only one program writes to a block, and a part's indices are unique, so between two
+    barriers no thread reads an entry that another thread writes."""
     program = tl.program_id(0)
     if program >= blocks:
         rest = (program - blocks) * BACK + tl.arange(0, BACK)
