@@ -9,7 +9,7 @@ import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.compatibility import refuse_hiding
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.types import Optimizer, ProcessSet, Report, State, Value
@@ -149,8 +149,13 @@ class LocalSteps(LocalStepsBase):
             anchor.grad = anchor - parameter
         try:
             self.outer.step()
-        except Exception:
+        except Exception as error:
+            handles = [handle for handle, _ in self.outer._handles.values()]
             self.outer._handles.clear()  # otherwise the next exchange would wait for them
+            if isinstance(error, SparseError) and not isinstance(error, ExchangeTimeout):
+                # All ranks have submitted all tensors, and the next exchange needs their names.
+                for handle in handles:
+                    hvd.synchronize(handle)
             raise
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)
