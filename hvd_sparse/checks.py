@@ -33,7 +33,12 @@ def hint_of(name: str, names: Iterable[str]) -> str:
 
 def is_number(value: object) -> bool:
     """Return whether a value is a finite real number, and not a bool."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the range of float
+        return False
 
 
 def check_number(

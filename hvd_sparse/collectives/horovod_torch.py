@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ except ImportError as error:
 
 
 def held(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor that keeps a C++ reference to the given tensor. The caller keeps it until
-    Horovod has finished with the given tensor.
+    """Return a tensor that keeps a C++ reference to the given tensor. The caller makes it before
+    Horovod gets the given tensor, and keeps it until Horovod has finished with it.
 
     From torch 2.10 on, a thread that drops the last C++ reference to a tensor with a Python object
     needs Python's lock. When Horovod shuts down, its thread drops its references while it holds a
@@ -50,15 +51,6 @@ def held(tensor: torch.Tensor) -> torch.Tensor:
     holder = tensor.detach()
     holder.grad = tensor
     return holder
-
-
-def _hold_all(handle: int) -> None:
-    """Keep holders of a collective's tensors in Horovod's own record, which lives as long as the
-    collective. The result stays the last entry."""
-    *given, result = mpi_ops._handle_map[handle]
-    results = result if isinstance(result, tuple) else [result]
-    holders = [held(tensor) for tensor in (*given, *results)]
-    mpi_ops._handle_map[handle] = holders, *given, result
 
 
 @dataclass(eq=False)
@@ -85,24 +77,51 @@ class HorovodTorchCollective(ProcessSetRanks):
 
     horovod = mpi_ops
 
+    # Horovod's public functions submit results that they make themselves. Its thread resizes these
+    # at any time, so they could not be held without a race.
+
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
-        return self._start(hvd.allgather_async, array, name)
+        return self._start(mpi_ops._allgather_async, array, name, torch.Tensor.new)
 
     def allreduce(self, array: np.ndarray, name: str) -> _HorovodPending:
-        return self._start(hvd.allreduce_async, array, name, op=hvd.Sum)
+        options = {"op": hvd.Sum, "prescale_factor": 1.0, "postscale_factor": 1.0}
+        return self._start(mpi_ops._allreduce_async, array, name, torch.empty_like, **options)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
         lengths = torch.tensor(splits, dtype=torch.int32)
-        return self._start(hvd.alltoall_async, array, name, splits=lengths)
+        return self._start(mpi_ops._alltoall_async, array, name, torch.Tensor.new, lengths)
 
     def _start(
-        self, operation: Callable[..., int], array: np.ndarray, name: str, **options: Any
+        self,
+        operation: Callable[..., int],
+        array: np.ndarray,
+        name: str,
+        result_of: Callable[[torch.Tensor], torch.Tensor],
+        *lengths: torch.Tensor,
+        **options: Any,
     ) -> _HorovodPending:
+        with self._on_stream():
+            sent = self._as_tensor(array)
+            given = sent, *lengths
+            tensors = *given, *map(result_of, given)
+            holders = [held(tensor) for tensor in tensors]
+            handle = operation(*tensors, name=name, process_set=self.process_set, **options)
+        # Horovod's own record lives as long as the collective. The result stays its last entry.
+        mpi_ops._handle_map[handle] = holders, *mpi_ops._handle_map[handle]
+        return _HorovodPending(handle, name, partial(self._fetch, sent))
+
+    def _on_stream(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _as_tensor(self, array: np.ndarray) -> torch.Tensor:
         # Copy read-only arrays to avoid torch's warning, though Horovod does not write to them.
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-        handle = operation(tensor, name=name, process_set=self.process_set, **options)
-        _hold_all(handle)
-        return _HorovodPending(handle, name, torch.Tensor.numpy)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    def _fetch(self, sent: torch.Tensor, result: torch.Tensor) -> np.ndarray:
+        """Return Horovod's result as an array. ``sent`` is an argument only to keep it alive,
+        because Horovod may still read it."""
+        array: np.ndarray = result.numpy()
+        return array
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
@@ -117,7 +136,7 @@ class HorovodDeviceCollective(HorovodTorchCollective):
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         room = self._rooms[name]
         block = write_block(np.ascontiguousarray(array), room.nbytes)
-        pending = self._start(hvd.allgather_async, block, name)
+        pending = super().allgather(block, name)
         return self._unpadding(pending, array, block.nbytes, room)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
@@ -134,15 +153,6 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         pending = super().alltoall(np.concatenate(blocks), lengths, name)
         return self._unpadding(pending, array, room.nbytes)
 
-    def _start(
-        self, operation: Callable[..., int], array: np.ndarray, name: str, **options: Any
-    ) -> _HorovodPending:
-        with self._on_stream():
-            sent = upload(array, self.device)
-            handle = operation(sent, name=name, process_set=self.process_set, **options)
-        _hold_all(handle)
-        return _HorovodPending(handle, name, lambda result: self._fetch(result, sent))
-
     def _unpadding(
         self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None
     ) -> _HorovodPending:
@@ -150,14 +160,13 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
         return pending
 
-    def _fetch(self, result: torch.Tensor, sent: torch.Tensor) -> np.ndarray:
-        """Copy Horovod's result to the host. ``sent`` is an argument only to keep it alive, because
-        Horovod may still read it."""
+    def _as_tensor(self, array: np.ndarray) -> torch.Tensor:
+        return upload(array, self.device)
+
+    def _fetch(self, sent: torch.Tensor, result: torch.Tensor) -> np.ndarray:
         with self._on_stream():
             catch_up(self.device)
-            array = fetch(result)
-        del sent
-        return array
+            return fetch(result)
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:

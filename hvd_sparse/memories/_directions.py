@@ -32,6 +32,11 @@ class DirectionMemory(Memory):
         limit = self.clip_norm
         return "" if limit is None else f"with clip_norm {limit!r} computes norms on the host"
 
+    @property
+    def needs_optimizer(self) -> str:  # type: ignore[override]
+        decay = self.weight_decay
+        return f"with weight_decay {decay!r} reads parameters before the exchange" if decay else ""
+
 
 def directed(gradient: np.ndarray, direction: Direction | None, kernels: Kernels) -> np.ndarray:
     return gradient if direction is None else kernels.directed(gradient, direction)

@@ -17,7 +17,6 @@ from hvd_sparse.memories._directions import (
     DirectionState,
     Moments,
     directed,
-    scaled,
 )
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
@@ -40,9 +39,8 @@ class AdamCorrection(DirectionMemory):
     beta1 : float in [0, 1), decay of the mean m
     beta2 : float in [0, 1), decay of the second moment s
     epsilon : float > 0
-    weight_decay : L2 penalty of tensors that are never compressed. Compressed tensors get only that
-        of an Adam passed as ``optimizer=``, which also replaces this value. AdamW applies its
-        decoupled weight decay itself
+    weight_decay : L2 penalty, which is taken from an Adam passed as ``optimizer=``, and must be 0
+        without one. AdamW applies its decoupled weight decay itself
     clip_norm : as in ``MomentumCorrection``
 
     Notes
@@ -195,8 +193,6 @@ class AdamCorrectionState(DirectionState):
             )
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        if self._options.weight_decay:
-            reduced = reduced + scaled(parameter, self._options.weight_decay)
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # The reduced gradient is the ranks' average, so there is no correction for their number.

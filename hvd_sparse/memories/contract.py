@@ -143,6 +143,8 @@ class Memory(Options):
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : the reason why, with these options, gradients on an accelerator must be copied to
         the host, as the end of a sentence about the memory; empty if the copy is not needed
+    needs_optimizer : the reason why, with these options, a compressor needs ``optimizer=``, in the
+        same form; empty if it does not
     """
 
     id: ClassVar[str]
@@ -152,6 +154,7 @@ class Memory(Options):
     finishes: ClassVar[bool] = False
     counts_votes: ClassVar[bool] = False
     needs_host: ClassVar[str] = ""
+    needs_optimizer: ClassVar[str] = ""
 
     def create(self, spec: TensorSpec, *, rollback: bool) -> MemoryState:
         """Return the state of a tensor before its first step. With ``rollback``, a second buffer

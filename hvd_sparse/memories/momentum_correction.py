@@ -61,6 +61,8 @@ class MomentumCorrection(MomentumMemory):
     weight_decay: float = option(check_number, 0.0, low=0, with_low=True)
     clip_norm: float | None = option(check_number, None, low=0)
 
+    needs_optimizer: ClassVar[str] = ""  # weight decay is added after the exchange
+
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)
 

@@ -56,8 +56,8 @@ class MomentumFeedback(MomentumMemory):
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
-    weight_decay : L2 penalty of tensors that are never compressed. Compressed tensors get only that
-        of an optimizer passed as ``optimizer=``, which also replaces this value
+    weight_decay : L2 penalty, which is taken from an SGD passed as ``optimizer=``, and must be 0
+        without one
     clip_norm : as in ``MomentumCorrection``
 
     Notes
@@ -185,7 +185,7 @@ class MomentumFeedbackState(VelocityState):
         return super()._direct(directed(gradient, decay, kernels), kernels, world_size)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        self.density, self._parameter = 1.0, parameter
+        self.density = 1.0
         self._cross()
         return super()._finished(reduced, parameter, kernels)
 

@@ -12,6 +12,7 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.memories.contract import Memory
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
@@ -34,31 +35,34 @@ CODEC_OF_RUNS = "sign_mean"
 accuracy more than sending exact values."""
 
 
-def of_paper(key: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds a paper's citation key to a named method. A method with an
-    option ``density`` then also accepts ``steps`` instead."""
+def of_paper(key: str, *defines: str) -> Callable[[Function], Function]:
+    """Return a decorator that adds a paper's citation key to a named method. The method then raises
+    InvalidOption for an option that it ``defines``. If the method has an option ``density``, it
+    also accepts ``steps`` instead."""
 
     def mark(method: Function) -> Function:
-        marked = method
-        takes = inspect.signature(method).parameters
-        if "density" in takes:
-            is_needed = takes["density"].default is inspect.Parameter.empty
+        density = inspect.signature(method).parameters.get("density")
 
-            @functools.wraps(method)
-            def with_density(*args: Any, **options: Any) -> object:
+        @functools.wraps(method)
+        def marked(*args: Any, **options: Any) -> object:
+            for name in {"selector", *defines} & options.keys():
+                raise InvalidOption(
+                    f"{name} is {options[name]!r}, but {method.__name__} defines the {name}: leave "
+                    "it out, or combine parts by Compression.build"
+                )
+            if density is not None:
                 if options.get("steps") is not None and options.get("density") is None:
                     options["density"] = density_for(options["steps"])
-                if is_needed and "density" not in options:
+                if density.default is inspect.Parameter.empty and "density" not in options:
                     given = f" (the options are {', '.join(options)})" if options else ""
                     raise InvalidOption(
                         f"{method.__name__} has no density{given}: give density=, for example "
                         "0.005, or optimizer= and steps=, the number of steps of the run"
                     )
-                return method(*args, **options)
+            return method(*args, **options)
 
-            marked = cast(Function, with_density)
         marked.paper = key  # type: ignore[attr-defined]
-        return marked
+        return cast(Function, marked)
 
     return mark
 
@@ -284,6 +288,8 @@ class Builder:
         if steps is not None:
             _take_steps(steps, options, optimizer, selector)
         configuration = Configuration.create(selector=selector, **options)
+        if handover is None or not handover.memories:
+            _check_memory(configuration.memory)
         rates = cls._rates_of(configuration, handover, optimizer, steps, scheduler)
         compressor = create(configuration)
         if handover is not None:
@@ -382,6 +388,14 @@ def _take_steps(
     exchange = EXCHANGES.resolve(options.get("exchange", "allgather"))
     if not exchange.shares_indices:  # such exchanges use no codec
         options.setdefault("codec", CODEC_OF_RUNS)
+
+
+def _check_memory(memory: Memory) -> None:
+    if memory.needs_optimizer:
+        raise InvalidOption(
+            f"memory {memory.id} {memory.needs_optimizer}, and optimizer is missing: give the "
+            "optimizer, by optimizer="
+        )
 
 
 def _refuse(name: str, *_: object) -> NoReturn:

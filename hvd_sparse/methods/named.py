@@ -59,7 +59,7 @@ class Methods(Builder):
         return cls.build(params, selector=TopK(density), **options)
 
     @classmethod
-    @of_paper("shi2020mgs")
+    @of_paper("shi2020mgs", "select_over")
     def mgs(cls, params: object, *, density: Density, **options: object) -> Value:
         """MGS-SGD: one top-k selection from each group of layers.  Paper: shi2020mgs.
 
@@ -88,7 +88,7 @@ class Methods(Builder):
         return cls.build(params, selector=RadixSelect(density), **options)
 
     @classmethod
-    @of_paper("lin2018dgc")
+    @of_paper("lin2018dgc", "memory")
     def dgc(
         cls,
         params: object,
@@ -272,7 +272,7 @@ class Methods(Builder):
         )
 
     @classmethod
-    @of_paper("chen2020scalecom")
+    @of_paper("chen2020scalecom", "memory")
     def scalecom(
         cls,
         params: object,
@@ -315,7 +315,7 @@ class Methods(Builder):
         return cls.build(params, selector=selector, memory=memory, **options)
 
     @classmethod
-    @of_paper("shi2019gtopk")
+    @of_paper("shi2019gtopk", "exchange")
     def gtopk(
         cls, params: object, *, density: Density, conserving: bool = True, **options: object
     ) -> Value:
@@ -331,7 +331,7 @@ class Methods(Builder):
         return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
 
     @classmethod
-    @of_paper("li2022oktopk")
+    @of_paper("li2022oktopk", "exchange")
     def oktopk(
         cls,
         params: object,

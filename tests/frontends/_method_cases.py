@@ -102,7 +102,6 @@ STAYING = {
         "codec": {"id": "golomb", "values": "int8"},
     },
     "adam": _topk(memory="adam_correction"),
-    "adam_and_decay": _topk(memory={"id": "adam_correction", "weight_decay": 0.1}),
     "muon": _topk(memory="muon_correction"),
     "constant": _topk(schedule={"id": "constant", "value": 0.1}),
 }

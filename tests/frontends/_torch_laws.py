@@ -100,6 +100,31 @@ def gradients_zeroed_in_place(name):
     return {"tensors": tensors, "places": places}
 
 
+@cases
+def results_are_resized_at_once(name):
+    """Be slow with empty tensors, so that Horovod's thread resizes those that it has already."""
+    variables = make_variables({"matrix": (8, 6)})
+    compressor = Compression.topk(params_of(variables), density=0.5, name=name, **SPARSE_ONLY)
+    detach, own, ranks = torch.Tensor.detach, hvd.rank(), hvd.size()
+
+    def slowly(tensor):
+        made = detach(tensor)
+        time.sleep(0.1 if made.numel() == 0 else 0)
+        return made
+
+    torch.Tensor.detach = slowly
+    try:
+        given, splits = np.full(2 * ranks, own + 1.0), np.full(ranks, 2)
+        pending = [
+            compressor.collective.allgather(given, f"{name}.gathered"),
+            compressor.collective.allreduce(given, f"{name}.reduced"),
+            compressor.collective.alltoall(given, splits, f"{name}.exchanged"),
+        ]
+        return [each.wait(None).tolist() for each in pending]
+    finally:
+        torch.Tensor.detach = detach
+
+
 def living_tensors():
     """Return the number of tensors in memory, the smallest of twenty counts, because Horovod's
     thread releases a message a little late."""

@@ -117,6 +117,16 @@ def test_gradients_zeroed_in_place_make_no_memory_grow(outcome):
         assert result["places"] == [3, 3]
 
 
+def test_results_that_horovod_resizes_at_once_arrive(outcome):
+    results = measured(outcome, "results_are_resized_at_once")
+    ranks = len(results)
+    from_all = [float(rank + 1) for rank in range(ranks) for _ in range(2)]
+    for gathered, reduced, exchanged in results:
+        assert gathered == [number for number in from_all for _ in range(ranks)]
+        assert reduced == 2 * ranks * [sum(range(1, ranks + 1))]
+        assert exchanged == from_all
+
+
 def test_groups_make_no_difference(outcome):
     results = measured(outcome, "groups_make_no_difference")
     for result in results:

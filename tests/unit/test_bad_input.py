@@ -78,7 +78,7 @@ WRONG_OPTIONS = {
     ("fixed_threshold", "signs_only"): ["yes"],
 }
 WRONG_MEMORIES = {
-    ("momentum_correction", "momentum"): [1.0, "much"],
+    ("momentum_correction", "momentum"): [1.0, "much", 10**400],
     ("momentum_correction", "weight_decay"): [-0.1],
     ("momentum_correction", "clip_norm"): [0],
     ("momentum_correction", "nesterov"): [1],

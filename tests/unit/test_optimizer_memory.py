@@ -144,3 +144,14 @@ def test_auto_without_an_optimizers_memory_leaves_dense_steps_to_horovod():
 def test_what_auto_cannot_join_is_refused_with_the_remedy(options, words):
     with pytest.raises(InvalidOption, match=words):
         Auto.auto(None, **options)
+
+
+@pytest.mark.parametrize("memory", ["momentum_feedback", "adam_correction"])
+def test_weight_decay_without_the_parameters_is_refused(memory):
+    given = {"id": memory, "weight_decay": 0.1}
+    words = f"^memory {memory} with weight_decay 0.1 reads parameters before the exchange, and opt"
+    for optimizer in (None, OTHER):
+        with pytest.raises(InvalidOption, match=words):
+            Made.topk(None, density=0.01, memory=given, optimizer=optimizer)
+    handover = SGD if memory == "momentum_feedback" else ADAM
+    assert Made.topk(None, density=0.01, memory=given, optimizer=handover).taken is handover

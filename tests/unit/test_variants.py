@@ -49,6 +49,23 @@ PUBLISHED = {
 GIVEN = {"scalecom": {"warmup_steps": 30}}
 
 
+DEFINED = {
+    "topk": "selector",
+    "mgs": "select_over",
+    "dgc": "memory",
+    "scalecom": "memory",
+    "gtopk": "exchange",
+    "oktopk": "exchange",
+}
+
+
+@pytest.mark.parametrize(("method", "option"), DEFINED.items())
+def test_an_option_that_the_method_defines_is_refused_by_name(method, option):
+    words = f"^{option} is 'mine', but {method} defines the {option}: leave it out, or combine"
+    with pytest.raises(InvalidOption, match=words):
+        made(method, **{option: "mine"})
+
+
 @pytest.mark.parametrize("method", PUBLISHED)
 def test_the_papers_variant_is_its_parts_and_ours_is_not(method):
     expected = dict(PUBLISHED[method])
