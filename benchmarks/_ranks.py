@@ -79,12 +79,3 @@ def _file_of(folder: str, rank: int) -> Path:
 def _environment() -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**SETTINGS, "PATH": path, "PYTHONPATH": str(ROOT)}
-
-
-def spell_density(density: float | dict[str, float] | str) -> str:
-    """Return the text from which ``read_density`` of hvd_sparse reads this density."""
-    if isinstance(density, str):
-        return density
-    if isinstance(density, dict):
-        return ",".join(f"{name}={value:g}" for name, value in density.items())
-    return f"{density:g}"

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks._page import made_with, markdown_table, write
-from benchmarks._ranks import horovod_version, launch, spell_density
+from benchmarks._ranks import horovod_version, launch
 from benchmarks.step.goals import BESIDE, PAIRS_US, RANKS, Row, verdicts, verdicts_beside
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--density",
         type=density_argument,
         default=0.001,
-        help="a number, NAME=DENSITY,... or hiding (%(default)s)",
+        help="a number, a mapping by tensor name, or hiding (%(default)s)",
     )
     parser.add_argument(
         "--seconds", type=float, help="that each is measured at least; more narrow the spread (1.5)"
@@ -97,7 +97,7 @@ class Bench:
         options = self.options
         settings = {
             "method": method,
-            "density": spell_density(options.density),
+            "density": str(options.density),
             "seconds": options.seconds,
         }
         arguments = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
@@ -140,7 +140,7 @@ HEADER = ["method", "ms", "times the floor", *PARTS, "process", "wall", "page fa
 def write_page(bench: Bench, machine: dict[str, str]) -> str:
     options, found = bench.options, bench.summaries
     asked = options.density
-    density = asked if isinstance(asked, float) else spell_density(asked)
+    density = asked if isinstance(asked, float) else str(asked)
     goals = [*verdicts(found, density), *bench.verdicts]
     head = {"made_with": machine, "command": _command(options), "quick": options.quick}
     head |= {"density": density, "seconds": options.seconds}
@@ -158,7 +158,7 @@ def write_page(bench: Bench, machine: dict[str, str]) -> str:
         "left_out": [
             {**each, "title": _title(each["model"], each["ranks"])} for each in bench.left_out
         ],
-        "density_text": spell_density(density),
+        "density_text": str(density),
     }
     return write(options.output / "step", "step.md", head, lists, **shown)
 
@@ -204,7 +204,7 @@ def _command(options: argparse.Namespace) -> str:
     lists = {name: getattr(options, name) for name in ("models", "methods", "ranks")}
     parts = ["python -m benchmarks step", *(["--quick"] if options.quick else [])]
     parts += [f"--{name} {' '.join(map(str, values))}" for name, values in lists.items()]
-    density = shlex.quote(spell_density(options.density))
+    density = shlex.quote(str(options.density))
     return " ".join([*parts, f"--density {density} --seconds {options.seconds:g}"])
 
 

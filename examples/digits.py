@@ -37,8 +37,8 @@ def parse_arguments(description):
     parser.add_argument(
         "--density",
         type=density_argument,
-        help="fraction of the entries that sparse methods send, NAME=FRACTION,... or hiding; "
-        "by default, computed from the number of steps",
+        help="fraction of the entries that sparse methods send, a mapping by tensor name, as in "
+        "\"{'fc*': 0.01, '*': 0.001}\", or hiding; by default, computed from the number of steps",
     )
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")

@@ -23,7 +23,7 @@ def parse_arguments():
     )
     parser.add_argument("--every", type=int, nargs="+", default=[1, 4, 16], help="local steps")
     parser.add_argument(
-        "--density", type=density_argument, default=1 / 64, help="a number, or NAME=DENSITY,..."
+        "--density", type=density_argument, default=1 / 64, help="a number, or a mapping by name"
     )
     parser.add_argument("--codec", default="chunk12")
     parser.add_argument("--outer-momentum", type=float, default=0.0, help="uses Nesterov")

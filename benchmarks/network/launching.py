@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._limited import run_limited
-from benchmarks._ranks import spell_density
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
 from hvd_sparse.methods.spelling import density_argument
 
@@ -82,7 +81,7 @@ def run_apart(
     rows: list[dict[str, Any]] = []
     reports: dict[str, Any] = {}
     arguments = ["--model", model, "--compute", compute]
-    arguments += ["--density", spell_density(options.density)]
+    arguments += ["--density", str(options.density)]
     for name in ("backward_ms", "steps", "warmup"):
         arguments += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     # DDP's ranks meet by Gloo, and are only started by mpirun

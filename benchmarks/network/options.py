@@ -86,7 +86,7 @@ def create_parser() -> argparse.ArgumentParser:
     add(
         "--density",
         type=density_argument,
-        help=f"a number, NAME=DENSITY,... or hiding ({STEP_DENSITY}); of --train that of peers "
+        help=f"a number, a mapping or hiding ({STEP_DENSITY}); of --train that of peers "
         f"({PEER_DENSITY})",
     )
     add("--controller", default="gloo", choices=("gloo", "mpi"))

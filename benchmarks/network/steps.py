@@ -12,7 +12,6 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks._page import Goal, command, made_with, markdown_table, write
-from benchmarks._ranks import spell_density
 from benchmarks.network import probe
 from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import run_apart
@@ -80,7 +79,7 @@ def write_page(settings: list[dict[str, Any]], options: argparse.Namespace) -> N
     head = {
         "made_with": made_with(),
         "frontend": options.frontend,
-        "density": density if isinstance(density, float) else spell_density(density),
+        "density": density if isinstance(density, float) else str(density),
         "backward_ms": options.backward_ms,
     }
     sections = [{**each, "title": title(each), "table": table(each)} for each in settings]

@@ -94,7 +94,8 @@ def make_parser(description, recipe):
         "--density",
         type=density_argument,
         default=0.001,
-        help="fraction of the entries to send, NAME=FRACTION,... or hiding",
+        help="fraction of the entries to send, a mapping by tensor name, as in "
+        "\"{'fc*': 0.01, '*': 0.001}\", or hiding",
     )
     add("--optimizer", choices=sorted(recipe.rates), default="sgd")
     add("--lr", type=float, help=f"learning rate; the defaults are {recipe.rates}")

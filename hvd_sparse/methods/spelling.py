@@ -7,10 +7,10 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Any, Union
 
-from hvd_sparse.checks import check_density, hint_of
-from hvd_sparse.density_rule import HIDING, read_hiding
+from hvd_sparse.checks import hint_of
+from hvd_sparse.density_rule import check_rule
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.types import Value
@@ -20,10 +20,6 @@ BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
 
 Spelled = Union[float, dict[str, float], str]
 """A density on a command line: a number, a mapping of names and globs, or "hiding"."""
-FORMS = (
-    'a number in (0, 1], densities by name or glob, as in "conv*=0.01,*=0.001", or "hiding", which '
-    "is measured in training"
-)
 
 
 @dataclass(frozen=True)
@@ -72,59 +68,34 @@ def read_method(text: str) -> SpelledMethod:
                 f"{each!r} of method {text!r} is no option: write OPTION=VALUE after the comma, "
                 "as in ldte_bs,variant=paper"
             )
-        try:
-            options[option] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[option] = value
+        options[option] = _value(value)
     return SpelledMethod(name, options)
 
 
-def read_density(text: str) -> Spelled:
-    """Return the option ``density`` from its text: a number; NAME=DENSITY for names or globs of
-    tensors, separated by commas; "hiding", or "hiding" with a ratio, as in "hiding:300".
+def density_argument(text: str) -> Spelled:
+    """Return the option ``density`` from its text, for ``argparse``: a number, a mapping of names
+    and globs as a Python literal, or "hiding", optionally with a ratio.
 
     Raises
     ------
-    InvalidOption : the text has another form, or a density is not in (0, 1]
+    ArgumentTypeError : the text has another form, or a density is not in (0, 1]
 
     Examples
     --------
-    >>> read_density("0.01")
-    0.01
-    >>> read_density("conv*=0.01,*=0.001")
+    >>> density_argument("{'conv*': 0.01, '*': 0.001}")
     {'conv*': 0.01, '*': 0.001}
     """
-    text = text.strip()
-    if text.partition(":")[0] == HIDING:
-        read_hiding(text)
-        return text
-    if "=" not in text:
-        return _number(text, "density", text)
-    told: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = part.rpartition("=")
-        name = name.strip()
-        if not name:
-            raise InvalidOption(f"density is {text!r}: {part!r} names no tensor; give {FORMS}")
-        if name in told:
-            raise InvalidOption(f"density is {text!r}, which names {name!r} twice: name it once")
-        told[name] = _number(value, f"density for {name!r}", text)
-    return told
-
-
-def _number(value: str, where: str, text: str) -> float:
+    density: Spelled = _value(text.strip())
     try:
-        number = float(value)
-    except ValueError:
-        raise InvalidOption(
-            f"density is {text!r}, and {value!r} is no number: give {FORMS}"
-        ) from None
-    return check_density(number, where)
-
-
-def density_argument(text: str) -> Spelled:
-    """Return ``read_density(text)``, for ``argparse``: raises ``ArgumentTypeError`` on errors."""
-    try:
-        return read_density(text)
+        rule = check_rule(density, "density")
     except InvalidOption as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    return rule if isinstance(rule, float) else density
+
+
+def _value(text: str) -> Any:
+    """Return a Python literal's value. A text that is no literal is returned as it is."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

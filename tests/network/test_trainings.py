@@ -145,7 +145,7 @@ def test_a_search_goes_on_while_the_best_rate_is_at_an_end_and_none_that_diverge
         (["--train", "vgg", "--methods", "ldte_bs"], "with dense"),
         (["--frontend", "ddp", "--compute", "busy"], "--compute none or asleep"),
         (["--frontend", "ddp", "--methods", "dense", "topk"], "in Horovod's PyTorch alone"),
-        (["--density", "*=0.1"], "take one number"),
+        (["--density", "{'*': 0.1}"], "take one number"),
         (["--hosts", "1"], "at least 2"),
     ],
 )

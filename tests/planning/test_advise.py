@@ -152,7 +152,7 @@ def test_a_model_of_ones_own_is_a_number_of_parameters_and_a_time(capsys):
         (["--parameters", "many", "--world-size", "4"], "25M or 1.3B"),
         (["--model", "lstm", "--world-size", "1"], "give 2 or more ranks"),
         ([*RESNET, "--density", "2"], "in (0, 1]"),
-        ([*RESNET, "--density", "conv*=0.1"], "invalid"),
+        ([*RESNET, "--density", "{'conv*': 0.1}"], "invalid"),
         ([*RESNET, "--bandwidth", "1"], "100Mbit or 1Gbit"),
         ([*RESNET, "--latency", "50"], "50us or 80ms"),
     ],

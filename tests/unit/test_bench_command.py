@@ -7,8 +7,6 @@ from plain import run_plain
 from programs import run_python, run_quick_bench
 
 from benchmarks.__main__ import BENCHES, PROGRAMS
-from benchmarks._ranks import spell_density
-from hvd_sparse.methods.spelling import read_density
 from hvd_sparse.registry import CODECS
 
 pytestmark = pytest.mark.full
@@ -65,8 +63,3 @@ def test_codecs_measures_the_frames_of_every_codec(tmp_path):
     for density in (0.001, 0.01):
         packed, plain = (sizes[f"{id} float32", density] for id in ("golomb", "block16"))
         assert packed < plain < sizes["index_value", density]
-
-
-@pytest.mark.parametrize("density", [0.01, {"conv*": 0.01, "*": 0.001}, "hiding:300"])
-def test_a_density_is_spelled_as_command_lines_read_it(density):
-    assert read_density(spell_density(density)) == density
