@@ -120,7 +120,7 @@ def check_hiding(groups: object, select_over: object) -> None:
     if groups == PLANNED:
         raise InvalidOption(
             "density is 'hiding' and groups is 'planned', and both measure the first steps: leave "
-            "groups out, or give the groups from the log of a planned run"
+            "groups out, or give the groups that a planned run found (compressor.plan.groups)"
         )
     if select_over != "tensor":
         raise InvalidOption(

@@ -81,7 +81,8 @@ class AutoMethod(Builder):
             if configuration.groups == PLANNED:
                 raise InvalidOption(
                     "groups is 'planned', and auto measures its ways in the same steps: leave one "
-                    "of them out, or give auto the groups that a planned run has logged"
+                    "of them out, or give the groups that a planned run found "
+                    "(compressor.plan.groups)"
                 )
             refuse_hiding(configuration.rule, "auto measures its ways in the same steps")
             tried = ways
