@@ -16,16 +16,16 @@ from pathlib import Path
 from hvd_sparse.errors import SparseError
 
 BENCHES = {
-    "select": ("selecting", "selection cost: ours, the peers, and one pass over memory"),
-    "step": ("stepping", "step overhead on real ranks, by method: times residual.add_, by part"),
-    "accuracy": ("accuracy", "accuracy beside dense, by method and optimizer"),
+    "select": ("selecting", "selection cost: ours, the peers', and one pass over memory"),
+    "step": ("stepping", "step overhead on real ranks, by method and part, beside residual.add_"),
+    "accuracy": ("accuracy", "accuracy of compressed and dense training, by method and optimizer"),
     "curves": ("curves", "a short training by every named method: the curves on their pages"),
-    "codecs": ("encoding", "bytes an entry, encode and decode cost, beside the entropy bound"),
+    "codecs": ("encoding", "codecs: bytes an entry beside the entropy bound, and time to code"),
     "journey": ("journey.bench", "the calls on a tensor's way through a step, counted"),
 }
 """Benchmarks by name: the module and a description."""
 PROGRAMS = {
-    "waiting": "whole steps of a small GPT on one machine: dense beside sparse",
+    "waiting": "whole steps of a small GPT on one machine: dense, fp16 and sparse",
     "network": "steps and whole trainings over shaped networks; scripts/bench-network calls it",
 }
 """Benchmarks that read their command line themselves."""
@@ -64,14 +64,14 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="small and few, to see that it works: no figures to quote",
+        help="a short trial, whose figures mean nothing; without effect on journey",
     )
     parser.add_argument(
         "--output",
         type=Path,
         default=Path("bench-output"),
         metavar="DIR",
-        help="for JSON and pictures (%(default)s)",
+        help="folder of JSON, pages and pictures (default: %(default)s)",
     )
     if hasattr(module, "add_options"):
         module.add_options(parser)

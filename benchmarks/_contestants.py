@@ -1,5 +1,5 @@
-"""What ``python -m benchmarks select`` times: our selectors, the peers', the floor and
-receiving."""
+"""Contestants of ``python -m benchmarks select``: our selectors, the peers', one pass over memory
+(the floor), and the sum of received payloads."""
 
 from __future__ import annotations
 

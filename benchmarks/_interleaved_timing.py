@@ -1,5 +1,5 @@
 """Interleaved timing. In every round each contestant runs once, each time in another order, so that
-changes in the speed of the machine affect all of them alike."""
+changes in the speed of the machine affect all of them alike. Slow ones may skip rounds."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Times:
         return Quartiles.of(1e3 * self._seconds[name])
 
     def ratio(self, name: str, *others: str) -> Quartiles:
-        """Return quartiles over the rounds of its time divided by the longest time of the
-        others."""
+        """Return quartiles over the rounds of the time of ``name``, divided by the longest time of
+        ``others`` in the round."""
         slowest = np.max([self._seconds[other] for other in others], axis=0)
         return Quartiles.of(self._seconds[name] / slowest)
 

@@ -1,9 +1,10 @@
 """Short trainings with every named method, whose curves the methods' pages show.
 
 ``python -m benchmarks curves`` trains with the simulated workers of the accuracy benchmark on
-scikit-learn's digits. The optimizer is SGD with momentum 0.9, which the compressor gets. All
-methods have one learning rate without a search, except those in ``RATES``. A run takes a few
-seconds. Runs whose results are already in the output folder are not repeated.
+scikit-learn's digits. The optimizer is SGD with momentum 0.9, which the compressor gets, unless the
+method has no residual. All methods have one learning rate without a search, except those in
+``RATES``. A run takes a few seconds. Runs whose results are already in the output folder are not
+repeated.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Line:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--engine", choices=ENGINES.ids(), help="instead of the best that is installed"
+        "--engine", choices=ENGINES.ids(), help="engine (default: the fastest that is installed)"
     )
 
 

@@ -39,23 +39,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--models",
         nargs="+",
         choices=MODELS,
-        help="whose sizes the gradients have; overhead: many small tensors; "
-        f"{', '.join(BESIDE)}: ways that take turns in one launch, on {RANKS} ranks (all)",
+        help="models whose sizes the gradients have; overhead: many small tensors; "
+        f"{', '.join(BESIDE)}: comparisons with {RANKS} ranks and methods of their own, which take "
+        "turns in one launch (default: all)",
     )
     parser.add_argument(
         "--methods",
         nargs="+",
-        help=f"with options as in ldte_bs,codec=block16 ({' '.join(METHODS)})",
+        help=f"methods, with options as in ldte_bs,codec=block16 (default: {' '.join(METHODS)})",
     )
-    parser.add_argument("--ranks", nargs="+", type=int, help="how many, over Gloo (1 2 4)")
+    ranks = "numbers of ranks (default: 1 2 4)"
+    parser.add_argument("--ranks", nargs="+", type=int, help=ranks)
     parser.add_argument(
         "--density",
         type=density_argument,
         default=0.001,
-        help="a number, a mapping by tensor name, or hiding (%(default)s)",
+        help="a number, a mapping by tensor name, or hiding (default: %(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=float, help="that each is measured at least; more narrow the spread (1.5)"
+        "--seconds",
+        type=float,
+        help="seconds for which each method is measured with each model, in 3 to 60 rounds "
+        "(default: 1.5)",
     )
 
 

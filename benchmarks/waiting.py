@@ -4,7 +4,7 @@
     python -m benchmarks waiting --steps 1000 --ranks 4 --no-padding
 
 Every way has its own copy of the network. The ways make steps in turn, in an order that changes at
-every step. All ranks meet before each step, so that a way is compared with steps of the others at
+every step. All ranks meet before each step. Therefore the compared steps of all ways are made at
 nearly the same time.
 """
 
@@ -110,12 +110,13 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=300, help="that count, of every way")
-    parser.add_argument("--ways", nargs="+", default=["dense", "fp16", "ldte_bs"])
-    parser.add_argument(
-        "--no-padding", dest="padding", action="store_false", help="messages of every length"
-    )
+    parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2)")
+    steps = "timed steps of every way (default: 300)"
+    parser.add_argument("--steps", type=int, default=300, help=steps)
+    ways = "dense, fp16 or our methods (default: dense fp16 ldte_bs)"
+    parser.add_argument("--ways", nargs="+", default=["dense", "fp16", "ldte_bs"], help=ways)
+    unpadded = "do not pad our messages to few different lengths"
+    parser.add_argument("--no-padding", dest="padding", action="store_false", help=unpadded)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

@@ -1,5 +1,6 @@
 """Train on handwritten digits with dense, fp16 and sparse gradients, one after the other. Then
-print a table, write a report, and repeat the dense and the sparse training over a slow link."""
+print a table, write a report, and repeat the dense and the sparse training over a slow link, if
+this machine can simulate one."""
 
 import argparse
 import signal
@@ -39,18 +40,20 @@ def parse_arguments():
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    parser.add_argument("--framework", choices=EXAMPLES, default="pytorch")
+    parser.add_argument(
+        "--framework", choices=EXAMPLES, default="pytorch", help="framework of the training"
+    )
     parser.add_argument(
         "--np", type=int, default=2, metavar="N", help="number of workers, at least 2"
     )
     parser.add_argument(
         "--density",
         type=density_text,
-        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or hiding; "
-        "by default, computed from the number of steps",
+        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or, in PyTorch, "
+        "hiding; None: computed from the number of steps",
     )
-    parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=25, help="number of epochs of each training")
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and batches")
     parser.add_argument(
         "--output", type=Path, default=Path("demo-output"), metavar="DIR", help="logs and report"
     )

@@ -108,7 +108,7 @@ def hosts_apart(args, rate):
 
 
 def why_not(command):
-    """Return the reason why a command cannot run, mostly its own message; None if it can run."""
+    """Return the reason why a command with the prefix of ``hosts_apart`` cannot run, or None."""
     missing = [tool for tool in ("ip", "tc", "unshare", "setpriv") if shutil.which(tool) is None]
     if missing:
         return f"{missing[0]} is missing: apt-get install iproute2 util-linux"

@@ -14,7 +14,7 @@ COLUMNS = (
 
 
 def print_table(console, title, runs):
-    """Print one row per run; the first run is the dense one that the others are compared with."""
+    """Print one row per run. The first run is the dense one, with which the others are compared."""
     caption = "All workers share this machine, so fewer bytes save hardly any seconds here."
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("method", no_wrap=True)

@@ -38,13 +38,21 @@ def parse_arguments(description):
         "--density",
         type=density_argument,
         help="fraction of the entries that sparse methods send, a mapping by tensor name, as in "
-        "\"{'fc*': 0.01, '*': 0.001}\", or hiding; by default, computed from the number of steps",
+        "\"{'fc*': 0.01, '*': 0.001}\", or, in PyTorch, hiding; None: computed from the number of "
+        "steps",
     )
-    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--epochs", type=int, default=25, help="number of epochs")
     parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")
-    parser.add_argument("--lr", type=float, default=0.1, help="multiplied by the number of workers")
-    parser.add_argument("--momentum", type=float, default=0.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--lr", type=float, default=0.1, help="learning rate, multiplied by the number of workers"
+    )
+    parser.add_argument(
+        "--momentum",
+        type=float,
+        default=0.0,
+        help="momentum of SGD; fixed at 0.9 under DistributedDataParallel and at 0 in Keras 3",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of weights and batches")
     parser.add_argument("--threads", type=int, default=1, help="threads per worker")
     parser.add_argument(
         "--log-json", metavar="PATH", help="file for a JSON line per epoch and a summary (rank 0)"
@@ -52,7 +60,8 @@ def parse_arguments(description):
     parser.add_argument(
         "--telemetry",
         metavar="PATH",
-        help="file for the records that hvd-sparse report reads (rank 0)",
+        help="file for the records that hvd-sparse report reads (rank 0); not written under "
+        "DistributedDataParallel and in Keras 3",
     )
     return parser.parse_args()
 
@@ -63,7 +72,8 @@ def sending(args, steps):
 
 
 def watching(args, rank):
-    """Return the compressor's options for writing records; none on ranks other than 0."""
+    """Return the compressor's options for writing records; none without ``--telemetry``, and none
+    on ranks other than 0."""
     if not args.telemetry or rank:
         return {}
     return {"telemetry": {"id": "jsonl", "path": args.telemetry}, "telemetry_every": 10}

@@ -1,5 +1,4 @@
-"""Train a small convolutional network on handwritten digits with PyTorch's DistributedDataParallel
-and sparse gradients, without Horovod.
+"""Train a small network on digits with DistributedDataParallel, sparse gradients and no Horovod.
 
 torchrun --nproc-per-node 2 examples/pytorch_ddp_digits.py
 """

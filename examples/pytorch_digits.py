@@ -1,5 +1,4 @@
-"""Train a small convolutional network on handwritten digits with PyTorch, Horovod and sparse
-gradients.
+"""Train a small network on handwritten digits with PyTorch, Horovod and sparse gradients.
 
 horovodrun -np 2 python examples/pytorch_digits.py
 """

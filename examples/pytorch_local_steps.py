@@ -21,16 +21,20 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    parser.add_argument("--every", type=int, nargs="+", default=[1, 4, 16], help="local steps")
+    every = "local steps between exchanges; each number is a training of its own"
+    parser.add_argument("--every", type=int, nargs="+", default=[1, 4, 16], help=every)
     parser.add_argument(
-        "--density", type=density_argument, default=1 / 64, help="a number, or a mapping by name"
+        "--density", type=density_argument, default=1 / 64, help="a fraction, or a mapping by name"
     )
-    parser.add_argument("--codec", default="chunk12")
-    parser.add_argument("--outer-momentum", type=float, default=0.0, help="uses Nesterov")
-    parser.add_argument("--outer-lr", type=float, default=1.0)
-    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--codec", default="chunk12", help="encoding of the sent entries")
+    outer = "momentum of the outer step, in Nesterov's form if it is above 0"
+    parser.add_argument("--outer-momentum", type=float, default=0.0, help=outer)
+    outer = "learning rate of the outer step"
+    parser.add_argument("--outer-lr", type=float, default=1.0, help=outer)
+    parser.add_argument("--epochs", type=int, default=25, help="number of epochs")
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate of one worker")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    seeds = "seeds; each is a training of its own"
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help=seeds)
     return parser.parse_args()
 
 

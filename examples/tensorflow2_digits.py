@@ -1,5 +1,4 @@
-"""Train a small convolutional network on handwritten digits with GradientTape, Horovod and sparse
-gradients.
+"""Train a small network on handwritten digits with GradientTape, Horovod and sparse gradients.
 
 horovodrun -np 2 python examples/tensorflow2_digits.py
 """

@@ -1,5 +1,4 @@
-"""Train a small convolutional network on handwritten digits with Keras 3's model.fit, Horovod and
-sparse gradients.
+"""Train a small network on digits with model.fit of Keras 3, Horovod and sparse gradients.
 
 horovodrun -np 2 python examples/tensorflow2_keras3_digits.py
 """

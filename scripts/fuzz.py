@@ -2,14 +2,14 @@
 """Test every codec and the reader of messages with inputs that a coverage-guided fuzzer chooses.
 
     pip install 'hvd-sparse[fuzz]'                    # atheris, which needs Linux
-    scripts/fuzz.py                                   1,000,000 inputs, a few minutes
+    scripts/fuzz.py                                   1,000,000 readings, a few minutes
     scripts/fuzz.py --inputs 50000 --seed 7 --output fuzz-output
 
 Every input is read twice: unchanged, and with the right magic number, length and checksums, so that
-half of the inputs pass these checks.  A reader must refuse an input as corrupt, or encoding the
-decoded entries must give the same bytes.  Any other result, a crash, more than 2 GB of memory, or
-more than 20 seconds stops the run, and the input is stored in the output folder.  The record of the
-run is written there too.
+half of the readings pass these checks.  --inputs is the number of readings.  A reader must refuse
+an input as corrupt, or encoding the decoded entries must give the same bytes.  Any other result, a
+crash, more than 2 GB of memory, or more than 20 seconds stops the run, and the input is stored in
+the output folder.  After the last reading, the record of the run is written there too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MEGABYTES, SECONDS = 2048, 20
 
 
 class Run:
-    """Counts the inputs, and writes the record of the run after the last one."""
+    """Counts the readings of inputs, and writes the record of the run after the last one."""
 
     def __init__(self, inputs: int, record: Path) -> None:
         self.targets = targets()
@@ -94,9 +94,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--inputs", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path("fuzz-output"))
+    told = "number of readings, two for each input (default: 1,000,000)"
+    parser.add_argument("--inputs", type=int, default=1_000_000, help=told)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the fuzzer (default: 1)")
+    told = "folder of the record and of failed inputs (default: fuzz-output)"
+    parser.add_argument("--output", type=Path, default=Path("fuzz-output"), help=told)
     options = parser.parse_args()
     corpus = options.output / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)

@@ -146,11 +146,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path, default=ROOT / "tests" / "fixtures" / "gradients")
-    parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01])
-    parser.add_argument(
-        "--steps", type=int, nargs="+", default=[1, 20, 100, 300], help="recorded steps, from 1"
-    )
+    folder = ROOT / "tests" / "fixtures" / "gradients"
+    told = "folder to write (default: tests/fixtures/gradients)"
+    parser.add_argument("--output", type=Path, default=folder, help=told)
+    told = "densities, each with a training of every model (default: 0.001 0.01)"
+    parser.add_argument("--densities", type=float, nargs="+", default=[0.001, 0.01], help=told)
+    told = "recorded steps, counted from 1 (default: 1 20 100 300)"
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 20, 100, 300], help=told)
     options = parser.parse_args()
     recorded = [
         each

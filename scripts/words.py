@@ -6,8 +6,9 @@
     scripts/words.py --draw --seed 7                  60 sentences and 30 docstrings to read
     scripts/words.py --where what                     every sentence that has the word
 
-Pages are Markdown and reStructuredText without code; docs/results is left out, unless it is named,
-because commands write it.  Docstrings are those of Python files, without their examples.
+Pages are Markdown and reStructuredText without code.  Folders called results are left out, unless
+they are named, because commands write their pages.  Docstrings are those of Python files, without
+their examples.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", type=Path, help="pages, packages or folders")
     parser.add_argument("--draw", action="store_true", help="print random sentences and docstrings")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draw (default 0)")
-    parser.add_argument("--sentences", type=int, default=60, help="number (default 60)")
-    parser.add_argument("--docstrings", type=int, default=30, help="number (default 30)")
+    parser.add_argument("--sentences", type=int, default=60, help="how many to draw (default 60)")
+    parser.add_argument("--docstrings", type=int, default=30, help="how many to draw (default 30)")
     parser.add_argument("--where", metavar="WORD", help="print every sentence with this word")
     options = parser.parse_args()
     pages: list[tuple[str, str]] = []

@@ -1,4 +1,5 @@
-"""Compares the accuracy of training at 1/600 of the bytes with that of dense training."""
+"""Compares the accuracy of compressed training, mainly at 1/600 of the bytes, with dense
+training."""
 
 from benchmarks.accuracy.bench import add_options, run
 

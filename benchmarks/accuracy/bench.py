@@ -17,11 +17,11 @@ QUICK_TIMES, QUICK_RULES = 0.02, ("dense", "ours/600", "powersgd/1")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        f"Runs that DIR/{STORE} has are not made again: where it was stopped it goes on, the most "
-        "wanted run first."
+        f"Runs whose results are in DIR/{STORE} are not repeated, so a stopped benchmark can "
+        "continue. The most important runs come first."
     )
-    parser.add_argument("--page", action="store_true", help="train nothing, write the page anew")
-    parser.add_argument("--minutes", type=float, help="begin no further run after these")
+    parser.add_argument("--page", action="store_true", help="write the page anew, train nothing")
+    parser.add_argument("--minutes", type=float, help="minutes after which no run begins")
 
 
 def run(options: argparse.Namespace) -> int:

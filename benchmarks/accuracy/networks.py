@@ -12,7 +12,8 @@ CHARACTERS = 96
 
 
 def digits_network() -> nn.Module:
-    """Return the network of ``examples/pytorch_digits.py``, with 71,754 parameters."""
+    """Return a network as in ``examples/pytorch_digits.py``, but with 128 in place of 512 hidden
+    units: 71,754 parameters."""
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
         nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),

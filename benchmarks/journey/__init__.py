@@ -1,1 +1,1 @@
-"""The functions that are called for one tensor in a step under Horovod, and their files."""
+"""Counts the functions that are called for one tensor in a step under Horovod, and their files."""

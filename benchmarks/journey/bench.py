@@ -67,7 +67,8 @@ class Line:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     choices = ("torch", "tensorflow")
-    parser.add_argument("--frameworks", nargs="+", default=choices, choices=choices, help="(all)")
+    words = "frameworks (default: all)"
+    parser.add_argument("--frameworks", nargs="+", default=choices, choices=choices, help=words)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,1 +1,2 @@
-"""Compares training steps of several methods on hosts with a network of limited bandwidth."""
+"""Compares steps and whole trainings with several methods on hosts with a network of limited
+bandwidth."""

@@ -2,9 +2,9 @@
 
     python -m benchmarks.network.cluster --hosts 2 --rate 100mbit -- COMMAND   runs COMMAND on host1
 
-All interfaces are created in namespaces of this process, in which ``scripts/bench-network`` starts
-it. When the process ends, for whatever reason, the kernel removes them. The network of the machine
-does not change.
+The command starts itself again in new namespaces, as ``scripts/bench-network`` does, and creates
+all interfaces there. When its process ends, for whatever reason, the kernel removes them. The
+network of the machine does not change.
 """
 
 from __future__ import annotations
@@ -166,9 +166,10 @@ def main() -> int:
     """Create hosts, run a command on the first one, and return its exit code. All hosts end with
     the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
-    parser.add_argument("--hosts", type=int, default=2, help="host1, host2, ...")
-    parser.add_argument("--rate", help="of every link, each way, as tc writes it: 100mbit")
-    parser.add_argument("command", nargs="+")
+    parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default: 2)")
+    rate = "limit of every link in each direction, as 100mbit (default: none)"
+    parser.add_argument("--rate", help=rate)
+    parser.add_argument("command", nargs="+", help="command to run on host1, after --")
     options = parser.parse_args()
     if os.environ.get(MARK) != "1":
         me = [sys.executable, "-m", "benchmarks.network.cluster", *sys.argv[1:]]

@@ -1,7 +1,7 @@
 """The methods, which turn gradients into averaged gradients.
 
 Dense, fp16 and our methods run in Horovod's own optimizer. Exact top-k and DGC are written from
-their descriptions, with PyTorch's operations and Horovod's allgather, which their authors use.
+their descriptions, with PyTorch's operations and Horovod's allgather, as in their authors' code.
 ``tests/network/test_baselines.py`` tests them.
 """
 

@@ -11,11 +11,11 @@ from benchmarks.network.training_store import PEER_DENSITY, TASK_NAMES
 from hvd_sparse.methods.spelling import density_argument
 
 DESCRIPTION = """\
-Training over a real wire: dense, fp16, peers and ours, side by side on shaped hosts.
+Compare dense, fp16, peers' and our methods on hosts whose links have a limited bandwidth.
 
-Steps: whole ones, on gradients of a model's sizes.  With --train: whole trainings, until they are
-as good as dense.  Writes OUTPUT.json, OUTPUT.md and OUTPUT.png; what the JSON of a training holds
-is not trained again.
+Measures whole steps, on gradients of a model's sizes.  With --train, measures how long whole
+trainings take until they are as good as dense training.  Writes OUTPUT.json, OUTPUT.md and
+OUTPUT.png.  Trainings whose results are in OUTPUT.json are not repeated.
 """
 COMPUTE = {"torch": ("none", "asleep", "busy"), "tensorflow": ("none",), "ddp": ("none", "asleep")}
 """Values of ``--compute``, by frontend: what the worker does in place of a backward pass."""
@@ -25,7 +25,7 @@ METHODS = {
     "ddp": ("dense", "fp16", "powersgd1", "powersgd2", "powersgd4", "ldte_bs"),
     "train": ("dense", "fp16", "powersgd4", "topk", "dgc", "ldte_bs"),
 }
-"""Default methods by frontend; the last one is ours."""
+"""Default methods by frontend, and of trainings; the last one is ours."""
 RATES = ("100mbit", "1gbit", "10gbit", "none")
 NAMES = {"torch": "network", "train": "trainings"}
 """Names of pages; those of the other frontends are network-FRONTEND."""
@@ -76,26 +76,33 @@ def create_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--hosts", type=int, help="one rank on each (4; of --train 2)")
-    add("--rates", nargs="+", default=list(RATES), help=f"none: unshaped ({' '.join(RATES)})")
-    add("--methods", nargs="+", help=f"the last is ours ({' '.join(METHODS['torch'])})")
-    add("--frontend", default="torch", choices=COMPUTE, help="on a page of its own each")
-    add("--models", nargs="+", default=["resnet50"], choices=ARCHITECTURES)
-    add("--compute", nargs="+", default=["none"], choices=COMPUTE["torch"])
-    add("--backward-ms", type=float, default=80.0, help="of asleep and busy (80)")
+    add("--hosts", type=int, help="hosts, with one rank on each (default: 4; with --train 2)")
+    rates = f"bandwidths of the links; none: without a limit (default: {' '.join(RATES)})"
+    add("--rates", nargs="+", default=list(RATES), help=rates)
+    methods = f"methods; steps are compared with the last (default: {' '.join(METHODS['torch'])}; "
+    methods += "others with --train and other frontends)"
+    add("--methods", nargs="+", help=methods)
+    add("--frontend", default="torch", choices=COMPUTE, help="each has a page (default: torch)")
+    models = "models whose sizes the gradients of steps have (default: resnet50)"
+    add("--models", nargs="+", default=["resnet50"], choices=ARCHITECTURES, help=models)
+    compute = "what steps do in place of the backward pass (default: none)"
+    add("--compute", nargs="+", default=["none"], choices=COMPUTE["torch"], help=compute)
+    backward = "length of the backward pass with asleep and busy (default: 80)"
+    add("--backward-ms", type=float, default=80.0, help=backward)
     add(
         "--density",
         type=density_argument,
-        help=f"a number, a mapping or hiding ({STEP_DENSITY}); of --train that of peers "
-        f"({PEER_DENSITY})",
+        help=f"a number, a mapping or hiding (default: {STEP_DENSITY}); with --train, only of topk "
+        f"and dgc (default: {PEER_DENSITY})",
     )
-    add("--controller", default="gloo", choices=("gloo", "mpi"))
-    add("--rounds", type=int, default=5, help="launches of every method (5)")
-    add("--steps", type=int, help=f"of a launch ({STEPS}); of --train the task's own")
-    add("--warmup", type=int, default=5, help="steps before those that count (5)")
-    add("--append", action="store_true", help="keep the settings that are not measured anew")
+    add("--controller", default="gloo", choices=("gloo", "mpi"), help="of Horovod (default: gloo)")
+    add("--rounds", type=int, default=5, help="launches of every method for steps (default: 5)")
+    add("--steps", type=int, help=f"of a launch (default: {STEPS}), or of a training with --train")
+    add("--warmup", type=int, default=5, help="least untimed steps of a launch (default: 5)")
+    append = "keep the page's settings that are not measured anew; trainings always do"
+    add("--append", action="store_true", help=append)
     add("--train", nargs="+", choices=TASK_NAMES, help="whole trainings of these tasks")
-    add("--seeds", type=int, default=1, help="of --train, on every wire (1)")
-    add("--quick", action="store_true", help="of --train: few steps, and no search of rates")
-    add("--output", type=Path, help="without a suffix (docs/results/..., by what is measured)")
+    add("--seeds", type=int, default=1, help="seeds of --train at every rate (default: 1)")
+    add("--quick", action="store_true", help="with --train: few steps, no search of rates")
+    add("--output", type=Path, help="path without a suffix (default: one in docs/results)")
     return parser

@@ -54,8 +54,8 @@ class Bench:
         link. The search tries three rates, and further ones as long as the best is the highest or
         lowest.
 
-        fp16 uses the rate of dense, from which it differs only by rounding. 4 hosts use the rate of
-        2 hosts if it was searched, because both make the same steps.
+        fp16 uses the rate of dense, from which it differs only by rounding. If a rate was searched
+        on another number of hosts, that rate is used, because both make the same steps.
         """
         task = tasks()[run.task]
         method = "dense" if run.method == "fp16" else run.method

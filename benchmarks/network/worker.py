@@ -94,7 +94,7 @@ def _keep_busy(seconds: float) -> None:
 
 
 def _merge(row: dict[str, float]) -> dict[str, float]:
-    """Combine all ranks' rows: the step time of the slowest rank, and the mean of all others."""
+    """Combine all ranks' rows: the slowest rank's step time, and the means of all columns."""
     vector = torch.tensor([[float(value) for value in row.values()]], dtype=torch.float64)
     gathered = hvd.allgather(vector, name="bench.merge").numpy()
     merged = dict(zip(row, gathered.mean(axis=0).tolist()))

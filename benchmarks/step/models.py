@@ -1,4 +1,4 @@
-"""Models whose gradient shapes are used."""
+"""Models, whose shapes the gradients of ``python -m benchmarks step`` have."""
 
 from __future__ import annotations
 

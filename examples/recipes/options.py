@@ -10,7 +10,7 @@ from common import STOCK, Metered, static_size
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import density_argument, read_method
 
-WITHOUT_RESIDUAL = ("terngrad",)  # such methods do not accept ``optimizer=``
+WITHOUT_RESIDUAL = ("signsgd", "terngrad")  # accept no ``optimizer=``
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Recipe:
     ----------
     source : where the hyper-parameters are published
     rates : learning rates by optimizer
-    is_scaled : the learning rate of SGD is multiplied by the number of workers
+    is_scaled : by default, the learning rate of SGD is multiplied by the number of workers
     drops : epochs at which the learning rate is divided by 10; if empty, it follows a cosine
-    clip_norm : upper bound of the gradient's norm, or None
+    clip_norm : upper bound of the norm of gradients (see ``--clip-norm``), or None
     """
 
     source: str
@@ -95,32 +95,39 @@ def make_parser(description, recipe):
         type=density_argument,
         default=0.001,
         help="fraction of the entries to send, a mapping by tensor name, as in "
-        "\"{'fc*': 0.01, '*': 0.001}\", or hiding",
+        "\"{'fc*': 0.01, '*': 0.001}\", or, in PyTorch, hiding",
     )
-    add("--optimizer", choices=sorted(recipe.rates), default="sgd")
+    add("--optimizer", choices=sorted(recipe.rates), default="sgd", help="optimizer")
     add("--lr", type=float, help=f"learning rate; the defaults are {recipe.rates}")
     add(
         "--scale-lr",
         action=argparse.BooleanOptionalAction,
-        help="multiply by the number of workers, the default for SGD"
-        if recipe.is_scaled
-        else "multiply by the number of workers",
+        help="multiply the learning rate by the number of workers"
+        + (", the default for SGD" if recipe.is_scaled else ""),
     )
-    add("--momentum", type=float, default=recipe.momentum, help="of SGD")
-    add("--nesterov", action=argparse.BooleanOptionalAction, default=recipe.nesterov)
-    add("--weight-decay", type=float, default=recipe.weight_decay)
-    add("--clip-norm", type=float, default=recipe.clip_norm, help="bound of the gradient's norm")
-    add("--epochs", type=int, default=recipe.epochs)
-    add("--batch-size", type=int, default=recipe.batch_size, help="per worker and step")
+    add("--momentum", type=float, default=recipe.momentum, help="momentum of SGD")
+    nesterov = argparse.BooleanOptionalAction
+    add("--nesterov", action=nesterov, default=recipe.nesterov, help="form of SGD's momentum")
+    decay = "weight decay; biases and norms have none, except with AdamW in Keras"
+    add("--weight-decay", type=float, default=recipe.weight_decay, help=decay)
+    bound = (
+        "bound of the norm of each tensor's gradient; with the methods none, fp16, signsgd and "
+        "terngrad, of all averaged gradients together"
+    )
+    add("--clip-norm", type=float, default=recipe.clip_norm, help=bound)
+    add("--epochs", type=int, default=recipe.epochs, help="number of epochs")
+    batch = "examples per worker and step"
+    add("--batch-size", type=int, default=recipe.batch_size, help=batch)
     add(
         "--warmup",
         choices=("exponential", "dense", "none"),
         default="exponential",
-        help="of the density; with none, the method decides",
+        help="warm-up of the density; with none, only that of the method itself, if it has one",
     )
-    add("--warmup-epochs", type=int, default=recipe.warmup_epochs, help="of density and rate")
-    add("--steps", type=int, help="largest number per epoch, for a trial")
-    add("--seed", type=int, default=1)
+    warmup = "number of epochs in which density and learning rate warm up"
+    add("--warmup-epochs", type=int, default=recipe.warmup_epochs, help=warmup)
+    add("--steps", type=int, help="largest number of steps of an epoch, for a trial")
+    add("--seed", type=int, default=1, help="seed of weights and batches")
     add("--threads", type=int, default=1, help="threads per worker")
     add("--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here")
     return parser
@@ -149,7 +156,8 @@ def _method(text):
 def rate_at(args, epoch, workers):
     """Return the learning rate after ``epoch`` epochs, which may be a fraction.
 
-    The rate rises linearly in the warm-up, and then falls in steps or along a cosine.
+    In the warm-up, the rate rises linearly from ``lr`` to ``lr`` times the number of workers, or is
+    ``lr`` if it is not scaled. It then falls in steps or along a cosine.
     """
     highest = args.lr * (workers if args.scale_lr else 1)
     if epoch < args.warmup_epochs:
@@ -161,7 +169,7 @@ def rate_at(args, epoch, workers):
 
 
 def is_handed_over(args):
-    """Return whether the compressor gets ``optimizer=``, so that its memory also clips."""
+    """Return whether the compressor gets ``optimizer=``, so that its memory can also clip."""
     return args.compression not in STOCK and (
         read_method(args.compression).name not in WITHOUT_RESIDUAL
     )

@@ -83,7 +83,8 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
         command.set_defaults(run=run)
         return command
 
-    add("list", list_parts, "list every method and part with its options and paper")
+    words = "list every method with its paper, and every part with its options and paper"
+    add("list", list_parts, words)
     names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
     names.add_argument(
         "names",

@@ -46,10 +46,10 @@ CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective, about one cycle of Horovod."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
 DENSE_S, RECEIVED_S = 0.37e-9, 7e-9
-"""The first three are the seconds of selecting and encoding per tensor, per entry and per sent
-entry. The last two are the seconds of making the dense result per entry and per received entry.
-Measured with ``ldte_bs``, ``index_value``, the engine numba and one thread of an Intel Xeon with
-AVX-512 (docs/results/selecting.md)."""
+"""``TENSOR_S``, ``ENTRY_S`` and ``SENT_S`` are the seconds of selecting and encoding per tensor,
+per entry and per sent entry. ``DENSE_S`` and ``RECEIVED_S`` are the seconds of making the dense
+result per entry and per received entry. Measured with ``ldte_bs``, ``index_value``, the engine
+numba and one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
@@ -199,7 +199,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "Predict the time of a step from the given numbers; nothing is measured or sent."
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--model", choices=MODELS, help="a model whose tensor sizes are known")
+    which.add_argument("--model", choices=MODELS, help="a model whose size is known")
     which.add_argument(
         "--parameters", type=count, metavar="N", help="size of your model, as 25M or 1.3B"
     )
@@ -209,18 +209,25 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bandwidth", type=bandwidth, help="bandwidth of a rank's link (default: 1Gbit)"
     )
-    parser.add_argument("--latency", type=duration, help="latency between ranks (default: 50us)")
-    parser.add_argument("--backward", type=duration, help="time of the backward pass, as 80ms")
-    parser.add_argument(
-        "--forward", type=duration, help="time of the rest of a step (default: half)"
+    hop = "latency of a message between two ranks (default: 50us)"
+    parser.add_argument("--latency", type=duration, help=hop)
+    works = (
+        "time of the backward pass, as 80ms; required with --parameters (default of a --model: "
+        "that of 32 samples at 10 Tflop/s)"
     )
-    stands = "densities to compare (default: 0.001 0.01, or the density that --steps needs)"
+    parser.add_argument("--backward", type=duration, help=works)
+    rest = "time of the rest of a step (default: half of the backward pass)"
+    parser.add_argument("--forward", type=duration, help=rest)
+    stands = "densities to compare (default: 0.001 0.01, or the density for --steps)"
     parser.add_argument("--density", type=float, nargs="+", help=stands)
-    wants = "number of training steps, from which the needed density is computed"
+    wants = (
+        "number of training steps, from which the needed density is computed; sparse steps then "
+        "send signs, as with steps= of a compressor"
+    )
     parser.add_argument("--steps", type=count, metavar="N", help=wants)
-    sums = "the library with which Horovod sums (default: gloo)"
+    sums = "the library with which Horovod sums dense gradients (default: gloo)"
     parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
-    parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    parser.add_argument("--json", action="store_true", help="print all numbers, as JSON")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -293,11 +300,11 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
-    told.append("one core of a server's processor computes the gradients and selects the entries")
+    told.append("one core of a server's processor selects, while no gradients are computed")
     told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
     signs, ranks = options.steps is not None, options.world_size
-    payload = "signs and their mean magnitude (steps=)" if signs else "indices and float32 values"
-    told.append(f"sparse steps send {payload}")
+    payload = ", signs and their mean magnitude (--steps)" if signs else " and float32 values"
+    told.append(f"sparse steps send indices{payload}")
     operations = options.operations or "gloo"
     return Setting(model, backward_s, forward_s, ranks, speed, latency_s, signs, operations), told
 

@@ -37,14 +37,14 @@ EXTRAS = {
         "the CPU waits for the GPU once for each tensor instead of once for each bucket",
     ),
     "isal": ("fast", "zlib computes checksums, which takes about ten times as long"),
-    "matplotlib": ("plot", "no hvd-sparse report and no figures of the benchmarks"),
+    "matplotlib": ("plot", "neither hvd-sparse report nor the benchmarks that draw pictures"),
     "rich": (
         "plot",
-        "no benchmarks and no examples/demo.py; all other commands print plain tables",
+        "neither most benchmarks nor examples/demo.py; hvd-sparse prints plain tables in any case",
     ),
-    "scikit-learn": ("plot", "no data for the examples, nor for the bench digits"),
+    "scikit-learn": ("plot", "no data for the examples on digits, nor for the benchmark curves"),
 }
-"""Maps an optional package to the extra that installs it, and to what is missing without it."""
+"""Maps an optional package to the extra that installs it, and to the consequence of its absence."""
 PACKAGES = ("numpy", *EXTRAS, "keras")
 TESTED = {"tensorflow": ("2.18", "2.21"), "torch": ("2.13",), "horovod": ("0.28",)}
 """Versions that the tests run with; all patch releases of a version count as this version."""

@@ -88,7 +88,7 @@ class Run:
     """The records of one run.
 
     about : the "run" record; empty if the run had no compressor
-    records : the "step" records, in order, one for each step
+    records : the "step" records, in order, at most one for each step
     metrics : the "metrics" records, in order
     """
 

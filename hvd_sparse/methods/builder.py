@@ -124,8 +124,8 @@ class Builder:
     any selector, memory, codec, exchange and schedule.
 
     The frontend's ``Compression`` describes ``params``. Every method also takes the options of
-    ``Configuration`` and the options below, except parts that define the method: ``memory`` of dgc
-    and scalecom, ``exchange`` of gtopk and oktopk, ``select_over`` of mgs.
+    ``Configuration`` and the options below, except parts that define the method: ``memory`` of dgc,
+    ``exchange`` of gtopk and oktopk, ``select_over`` of mgs.
 
     Parameters
     ----------

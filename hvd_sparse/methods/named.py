@@ -8,7 +8,6 @@ from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.gtopk import GTopK
 from hvd_sparse.exchanges.oktopk import OkTopK
-from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.low_pass import LowPass
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.methods.builder import Builder, add_dense_warmup, is_as_published, of_paper
@@ -272,7 +271,7 @@ class Methods(Builder):
         )
 
     @classmethod
-    @of_paper("chen2020scalecom", "memory")
+    @of_paper("chen2020scalecom")
     def scalecom(
         cls,
         params: object,
@@ -310,9 +309,15 @@ class Methods(Builder):
         add_dense_warmup(options, density, warmup_steps or 0)
         chunk_wise = published if chunk_wise is None else chunk_wise
         selector = ChunkMax(density) if chunk_wise else TopK(density)
-        memory = ErrorFeedback() if beta == 1 else LowPass(beta)
+        if beta != 1:
+            if "memory" in options:
+                raise InvalidOption(
+                    f"beta is {beta!r} and memory is {options['memory']!r}: both set scalecom's "
+                    "memory, so leave out one of them"
+                )
+            options["memory"] = LowPass(beta)
         options.setdefault("exchange", "shared_index")
-        return cls.build(params, selector=selector, memory=memory, **options)
+        return cls.build(params, selector=selector, **options)
 
     @classmethod
     @of_paper("shi2019gtopk", "exchange")

@@ -105,11 +105,12 @@ def test_a_compressor_gets_what_the_options_say(arguments, expected, monkeypatch
     assert given == {"optimizer": "optimizer", **expected}
 
 
-def test_terngrad_leaves_the_optimizer_its_work(monkeypatch):
+@pytest.mark.parametrize("method", ["signsgd", "terngrad"])
+def test_a_method_without_residual_leaves_the_optimizer_its_work(method, monkeypatch):
     from recipes.options import build_compression, is_handed_over
 
-    args = options("--method", "terngrad", monkeypatch=monkeypatch)
-    assert build_compression(args, 7, Recorded(), "p", "o", None, None) == ("terngrad", {})
+    args = options("--method", method, monkeypatch=monkeypatch)
+    assert build_compression(args, 7, Recorded(), "p", "o", None, None) == (method, {})
     assert not is_handed_over(args)
 
 

@@ -51,7 +51,6 @@ DEFINED = {
     "topk": "selector",
     "mgs": "select_over",
     "dgc": "memory",
-    "scalecom": "memory",
     "gtopk": "exchange",
     "oktopk": "exchange",
 }
@@ -62,6 +61,12 @@ def test_an_option_that_the_method_defines_is_refused_by_name(method, option):
     words = f"^{option} is 'mine', but {method} defines the {option}: leave it out, or combine"
     with pytest.raises(InvalidOption, match=words):
         made(method, **{option: "mine"})
+
+
+def test_scalecom_has_one_memory():
+    assert made("scalecom", memory="momentum_feedback").memory.id == "momentum_feedback"
+    with pytest.raises(InvalidOption, match=r"^beta is 0\.1 and memory is 'low_pass': both set"):
+        made("scalecom", beta=0.1, memory="low_pass")
 
 
 @pytest.mark.parametrize("method", PUBLISHED)
