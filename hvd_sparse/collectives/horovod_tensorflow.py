@@ -105,7 +105,7 @@ def broadcast_variables(
                 value = tf.cast(tf.bitcast(value, tf.int16), tf.int32)
             # Horovod's own function names the broadcast after the variable. The name of a Keras 3
             # variable differs between a new model and a loaded one, and these ranks would hang.
-            name = f"hvd_sparse.broadcast.{position}"
+            name = f"HorovodBroadcast_hvd_sparse.{position}"
             value = hvd.broadcast(value, root_rank, name=name, process_set=process_set)
             if is_unknown:
                 value = tf.bitcast(tf.cast(value, tf.int16), tf.bfloat16)
@@ -115,15 +115,16 @@ def broadcast_variables(
 
 
 GRAPH_PHASES: dict[str, Callable[[tf.Tensor, tf.Tensor, str, ProcessSet], tf.Tensor]] = {
-    # Horovod's elastic run only recovers from errors that contain the name "HorovodAllgather".
+    # Horovod's elastic run only recovers from errors that contain "HorovodAllgather",
+    # "HorovodAllreduce" or "HorovodBroadcast". After other errors it ends as if it had succeeded.
     "allgather": lambda array, splits, name, process_set: hvd.allgather(
         array, name=f"HorovodAllgather_{name}", process_set=process_set
     ),
     "alltoall": lambda array, splits, name, process_set: hvd.alltoall(
-        array, splits, name=name, process_set=process_set
+        array, splits, name=f"HorovodAllgather_{name}", process_set=process_set
     )[0],
     "allreduce": lambda array, splits, name, process_set: hvd.allreduce(
-        array, op=hvd.Sum, name=name, process_set=process_set
+        array, op=hvd.Sum, name=f"HorovodAllreduce_{name}", process_set=process_set
     ),
 }
 """For each kind of collective, a function that adds Horovod's operation to the graph. Its arguments

@@ -30,7 +30,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
 from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.results import remove, weakly
+from hvd_sparse.frontend.torch.results import ABANDONED, remove, weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
@@ -80,7 +80,7 @@ class DdpCompressor(ParameterCompressor):
         self.has_begun = True
         let_threads_finish()
         self._optimizer_hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
-        weakref.finalize(self, self._optimizer_hook.remove)
+        weakref.finalize(self, ABANDONED.append, self._optimizer_hook)
 
     def _meeting_place(self) -> str:
         # no number, because a process group matches collectives by their order alone

@@ -122,7 +122,10 @@ class _Distributed:
         if isinstance(self._hvd_sparse_groups, list):
             check_names([value.name for value in values])
         with tf.name_scope(SCOPE):
-            return self._allreduce_grads(list(gradients), values)
+            reduced = self._allreduce_grads(list(gradients), values)
+        # If one of the gradients fails, no variable is changed.
+        with tf.control_dependencies([each for each in reduced if each is not None]):
+            return [None if each is None else tf.identity(each) for each in reduced]
 
 
 class _Reducing(_Distributed):
@@ -185,7 +188,7 @@ class _Agreeing(_Distributed):
         if not members.included():
             return is_finite
         mine = tf.cast(is_finite, tf.float32)
-        name = "hvd_sparse.is_finite"
+        name = "HorovodAllreduce_hvd_sparse.is_finite"  # see ``GRAPH_PHASES``
         with tf.name_scope(SCOPE):
             least = hvd.allreduce(mine, op=hvd.Min, name=name, process_set=members)
         return least > 0

@@ -137,8 +137,9 @@ class Driver:
             if is_dropped:  # the step stays incomplete, so the tensor's next step rolls it back
                 return NOTHING
             return self.step.result(ticket, reduced, parameter)
-        except Exception as error:
-            # Roll back after Horovod's errors, too: an elastic run continues from the old state.
+        except BaseException as error:
+            # Roll back after Horovod's errors and KeyboardInterrupt, too: an elastic run or a last
+            # checkpoint continues from the old state.
             self.step.transactions.fail(ticket.run, error)
             raise
 
@@ -235,7 +236,6 @@ class Driver:
                 except ExchangeTimeout:  # no further wait can succeed
                     raise
                 except SparseError as error:
-                    self._under_way.pop(bucket, None)
                     failure = failure or error
         return failure
 
@@ -246,6 +246,9 @@ class Driver:
         except ExchangeTimeout as error:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
+        except Exception:
+            del self._under_way[bucket]  # no further wait is possible
+            raise
         if not conversation.is_done:
             return False
         del self._under_way[bucket]

@@ -96,7 +96,7 @@ class StepRun:
     is_closed: bool = False
     is_driven: bool = False
     is_finite: bool = True
-    failure: Exception | None = None
+    failure: BaseException | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:

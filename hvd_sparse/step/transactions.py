@@ -76,7 +76,7 @@ class Transactions:
                 )
             self._run.is_closed = True
 
-    def fail(self, run: StepRun, failure: Exception) -> None:
+    def fail(self, run: StepRun, failure: BaseException) -> None:
         with self.lock:
             run.is_closed = True
             run.failure = run.failure or failure

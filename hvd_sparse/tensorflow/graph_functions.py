@@ -193,6 +193,7 @@ class GraphFunctions:
         run.received.update(sealed.numbers)  # the exchange is over
         # Return at once, because another thread waits for this exchange before it raises an error.
         if run.is_raising and ticket.position is not None:
+            self._ledger.end(ticket.key)
             spec = self._step.specs[ticket.position]
             return np.zeros(spec.numel, spec.accumulator)
         try:

@@ -93,6 +93,8 @@ class LocalSteps(LocalStepsBase):
         moved = [anchor - variable for anchor, variable in zip(self._anchors, self._variables)]
         tape = hvd.DistributedGradientTape(tf.GradientTape(), compression=self.compressor)
         reduced = tape._allreduce_grads(moved, self._anchors)
+        with tf.control_dependencies(reduced):  # if one of them fails, no anchor is changed
+            reduced = [tf.identity(direction) for direction in reduced]
         for position, (anchor, direction) in enumerate(zip(self._anchors, reduced)):
             if self._velocities:  # as torch's SGD
                 velocity, momentum = self._velocities[position], self._momentum

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -100,6 +101,7 @@ class TorchCompressor(ParameterCompressor):
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
         self._dtypes = [parameter.dtype for _, parameter in named]
+        self._lock = threading.RLock()  # autograd has a thread for each device
         self._index = ParameterIndex(named)
         self._changes = Changes()
         self._wait = LastGradientWait()
@@ -124,35 +126,36 @@ class TorchCompressor(ParameterCompressor):
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Return the tensor for Horovod to allreduce, and the context for ``decompress``."""
-        if type(tensor) is not torch.Tensor:
-            refuse_parameter(tensor)
-        if self._is_closed or self._is_elastic or not self.has_begun:
-            self._greet()
-        policy = self._policy
-        try:
-            position = self._index.find(tensor)
-            spec = self.step.specs[position]
-            if tensor.dtype is not self._dtypes[position]:
-                check_accumulator(spec, tensor)
-            if not tensor.is_cpu:
-                check_device(spec.key, tensor)
-        except SparseError as error:
-            policy.begin(self, None)
-            return self._poison(error, tensor)
-        way = policy.begin(self, position) if self._is_led else SPARSE
-        self.watchdog.ledger.begin(spec.key)
-        if way not in (SPARSE, EVERYTHING):
-            return self._pass_on(tensor, position, way)
-        self.results.settle(position)
-        scale = self._scale_of(position) if self._is_scaled else 1.0
-        if position in self.step.compressed:
-            wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
-        else:
-            wire, ticket = self._send_dense(tensor, position, scale)
-        self._submitted(ticket.run)
-        if self._is_led:
-            policy.sent(position, ticket)
-        return wire, ticket
+        with self._lock:
+            if type(tensor) is not torch.Tensor:
+                refuse_parameter(tensor)
+            if self._is_closed or self._is_elastic or not self.has_begun:
+                self._greet()
+            policy = self._policy
+            try:
+                position = self._index.find(tensor)
+                spec = self.step.specs[position]
+                if tensor.dtype is not self._dtypes[position]:
+                    check_accumulator(spec, tensor)
+                if not tensor.is_cpu:
+                    check_device(spec.key, tensor)
+            except SparseError as error:
+                policy.begin(self, None)
+                return self._poison(error, tensor)
+            way = policy.begin(self, position) if self._is_led else SPARSE
+            self.watchdog.ledger.begin(spec.key)
+            if way not in (SPARSE, EVERYTHING):
+                return self._pass_on(tensor, position, way)
+            self.results.settle(position)
+            scale = self._scale_of(position) if self._is_scaled else 1.0
+            if position in self.step.compressed:
+                wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
+            else:
+                wire, ticket = self._send_dense(tensor, position, scale)
+            self._submitted(ticket.run)
+            if self._is_led:
+                policy.sent(position, ticket)
+            return wire, ticket
 
     def _send(
         self, tensor: torch.Tensor, position: int, scale: float, *, everything: bool
@@ -240,7 +243,7 @@ class TorchCompressor(ParameterCompressor):
             result = (self._finish if ctx.has_carrier else self._finish_dense)(tensor, ctx)
             self._hand_out(ctx, result)
             came = ctx.key
-        except Exception as error:
+        except BaseException as error:
             policy.fail()
             if isinstance(error, ExchangeTimeout):
                 raise self.explain(error) from error

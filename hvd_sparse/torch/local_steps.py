@@ -91,6 +91,7 @@ class LocalSteps(LocalStepsBase):
             )
         super().__init__(compression, every, outer_lr, outer_momentum, nesterov)
         self.optimizer = optimizer
+        self._unfinished: list[Value] = []
         named = [(name, p) for name, p in named_parameters if p.is_floating_point()]
         self._named: Named = [(name, p) for name, p in named if p.requires_grad]
         self._frozen: Named = [(name, p) for name, p in named if not p.requires_grad]
@@ -150,12 +151,13 @@ class LocalSteps(LocalStepsBase):
         try:
             self.outer.step()
         except Exception as error:
-            handles = [handle for handle, _ in self.outer._handles.values()]
+            self._unfinished = list(self.outer._handles.values())  # see ``held``
             self.outer._handles.clear()  # otherwise the next exchange would wait for them
             if isinstance(error, SparseError) and not isinstance(error, ExchangeTimeout):
                 # All ranks have submitted all tensors, and the next exchange needs their names.
-                for handle in handles:
+                for handle, _ in self._unfinished:
                     hvd.synchronize(handle)
+                self._unfinished.clear()
             raise
         for (_, anchor), (_, parameter) in zip(self._anchors, self._named):
             parameter.copy_(anchor)

@@ -58,9 +58,15 @@ def late_gradient_on_one_rank(name):
             wait_for(f"{name}.{rank}")
     else:
         say(f"{name}.{hvd.rank()}")
+    pending = compressor.watchdog.ledger.pending()
     again = caught(lambda: step(good))
     compressor.close()
-    return {"raised": said, "next_step": again, "is_usable": is_usable(name)}
+    return {
+        "raised": said,
+        "pending": pending,
+        "next_step": again,
+        "is_usable": is_usable(name),
+    }
 
 
 @cases

@@ -16,6 +16,12 @@ LAWS = Cases()
 SHAPES = ((40, 30), (50,), (8, 8, 3))
 
 
+def horovod_operations(traced):
+    library = traced.graph.as_graph_def().library
+    nodes = [node for function in library.function for node in function.node_def]
+    return sorted(node.name for node in nodes if node.op.startswith("Horovod"))
+
+
 @LAWS
 def timeline(name):
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
@@ -46,8 +52,24 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name):
     names = []
     for size in (1, 2, 3):
         step(tf.ones(size))
-        library = step.get_concrete_function(tf.TensorSpec([size])).graph.as_graph_def().library
-        nodes = [node for function in library.function for node in function.node_def]
-        names.append(sorted(node.name for node in nodes if node.op.startswith("Horovod")))
+        names.append(horovod_operations(step.get_concrete_function(tf.TensorSpec([size]))))
     compressor.close()
+    return names
+
+
+@LAWS
+def names_that_elastic_runs_know(name):
+    """Horovod recovers only from errors of operations with its own names."""
+    (variable,), names = variables_of([(30, 20)]), []
+    for exchange in ("allgather", "oktopk", "shared_index"):
+        options = {"exchange": exchange, "name": f"{name}.{exchange}", **SPARSE_ONLY}
+        compressor = Compression.topk([variable], density=0.1, **options)
+
+        @tf.function
+        def step(compressor=compressor):
+            loss = linear_loss([variable], [tf.ones(variable.shape)])
+            return tape_gradients(loss, [variable], compressor)
+
+        names += horovod_operations(step.get_concrete_function())
+        compressor.close()
     return names

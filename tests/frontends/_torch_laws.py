@@ -3,6 +3,7 @@ values tell to which parameter they belong."""
 
 import gc
 import random
+import threading
 import time
 
 import horovod.torch as hvd
@@ -123,6 +124,42 @@ def results_are_resized_at_once(name):
         return [each.wait(None).tolist() for each in pending]
     finally:
         torch.Tensor.detach = detach
+
+
+@cases
+def two_threads_begin_a_bucket(name):
+    """Gradients come in two threads, as with two devices, and the first one takes long."""
+    variables = make_variables({"slow": (8, 6), "quick": (8, 6)})
+    options = {"density": 0.5, "name": name, "groups": 1, **SPARSE_ONLY}
+    compressor = Compression.topk(params_of(variables), **options)
+    prepare, entered, begun = compressor.step._prepare, threading.Event(), {}
+
+    def slowly(position, *given):
+        if position == 0 and hvd.rank() == 0:
+            entered.set()
+            time.sleep(0.3)
+        prepare(position, *given)
+
+    def compress(key):
+        begun[key] = compressor.compress(variables[key].grad)
+
+    for step in range(2):
+        for parameter in variables.values():
+            parameter.grad = integers(parameter.shape, hvd.rank(), step)
+        compressor.step._prepare = slowly if step else prepare
+        thread = threading.Thread(target=compress, args=["slow"])
+        thread.start()
+        if step and hvd.rank() == 0:
+            entered.wait()
+        compress("quick")
+        thread.join()
+        summed = {
+            key: hvd.synchronize(hvd.allreduce_async_(begun[key][0], name=f"{name}.{key}"))
+            for key in variables
+        }
+        results = [compressor.decompress(summed[key], begun[key][1]) for key in variables]
+    compressor.close()
+    return [each.tolist() for each in results]
 
 
 def living_tensors():

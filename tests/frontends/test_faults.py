@@ -120,6 +120,7 @@ def test_a_rank_that_changes_gradients_alone_leaves_nobody_waiting(world):
 def test_a_gradient_that_comes_late_leaves_no_rank_waiting(world):
     for result in found_in(world, "late")["late_gradient_on_one_rank"]:
         assert result["next_step"] == "nothing was raised"
+        assert result["pending"] == {}
 
 
 def test_nobody_rests_for_long_who_is_waited_for(world):

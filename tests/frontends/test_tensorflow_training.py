@@ -157,6 +157,14 @@ def test_names_of_groups_are_those_of_other_ranks_and_traces(world):
 
 
 @in_worlds
+def test_elastic_runs_know_the_names_of_all_collectives(world):
+    known = ("HorovodAllreduce", "HorovodAllgather", "HorovodBroadcast")
+    for names in measured(outcome_in(world), "names_that_elastic_runs_know"):
+        assert len(names) > 6
+        assert [each for each in names if not any(word in each for word in known)] == []
+
+
+@in_worlds
 def test_a_dense_step_loses_nothing_and_keeps_nothing(world):
     for result in measured(outcome_in(world), "high_density_goes_dense"):
         assert result == {"lost": 0, "kept": 0, "steps": [9, 0]}

@@ -127,6 +127,11 @@ def test_results_that_horovod_resizes_at_once_arrive(outcome):
         assert exchanged == from_all
 
 
+def test_two_threads_begin_a_bucket_once(outcome):
+    results = measured(outcome, "two_threads_begin_a_bucket")
+    assert all(result == results[0] for result in results)
+
+
 def test_groups_make_no_difference(outcome):
     results = measured(outcome, "groups_make_no_difference")
     for result in results:

@@ -15,7 +15,7 @@ from unit.steps import (
     start,
     start_exchange,
 )
-from worlds import configure, snapshot
+from worlds import Around, configure, snapshot
 
 from hvd_sparse.errors import (
     CorruptPayload,
@@ -169,6 +169,60 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
         with pytest.raises(UnsupportedReduction) as again:
             session.driver.decompress(*last)
         assert again.value is caught.value, "the rest of a failed step must fail of the same cause"
+        assert snapshot(session) == before
+        return measured_step(session, gradients(collective, 2))
+
+    assert_conserved(worlds.run(2, script))
+
+
+def test_an_interrupt_takes_back_the_tensors_that_were_through():
+    def script(collective):
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        before = snapshot(session)
+        result = session.step.result
+
+        def interrupted(ticket, *given):
+            if ticket.key == "t1":
+                raise KeyboardInterrupt
+            return result(ticket, *given)
+
+        session.step.result = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            session.reduce(gradients(collective, 1))
+        del session.step.result
+        assert snapshot(session) == before
+        return measured_step(session, gradients(collective, 2))
+
+    assert_conserved(worlds.run(2, script))
+
+
+def test_an_exchange_that_raises_is_not_waited_for_again():
+    def script(collective):
+        waits = []
+
+        class Once:
+            def __init__(self, pending):
+                self.pending = pending
+
+            def wait(self, timeout_s):
+                assert self.pending not in waits, "Horovod has cleared the handle"
+                waits.append(self.pending)
+                return self.pending.wait(timeout_s)
+
+        session = start(collective)
+        session.reduce(gradients(collective, 0))
+        before = snapshot(session)
+        session.driver.collective = Around(collective, lambda kind, given, call: Once(call()))
+
+        def failing(exchange):  # of the first bucket
+            del session.step._counted
+            yield next(exchange)
+            raise MemoryError("out of memory")
+
+        session.step._counted = failing
+        with pytest.raises(MemoryError):
+            session.reduce(gradients(collective, 1))
         assert snapshot(session) == before
         return measured_step(session, gradients(collective, 2))
 

@@ -1,5 +1,6 @@
 """Reduced gradients that are thrown away leave no trace; applied ones do."""
 
+import gc
 import logging
 
 import numpy as np
@@ -10,6 +11,10 @@ from cases import MEMORIES
 pytest.importorskip("torch", exc_type=ImportError)
 import torch
 from torch import nn
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    register_optimizer_step_post_hook,
+)
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
@@ -307,3 +312,28 @@ def test_every_memory_goes_back(case):
 
     before, after = alone(script)
     assert after == before
+
+
+def test_the_collector_removes_no_hooks_while_torch_runs_them():
+    def script(collective):
+        old, last = Trainee(collective), Trainee(collective)
+        old.itself = old  # so that only the collector deletes it
+        hooks = len(_global_optimizer_post_hooks)
+
+        def collect(*_):
+            nonlocal old
+            old = None
+            gc.collect()
+
+        # The hook of ``last`` comes first, that of ``between`` follows it.
+        collecting = register_optimizer_step_post_hook(collect)
+        between = Trainee(collective)
+        last.reduce(1)
+        last.take_step()
+        collecting.remove()
+        del between
+        Trainee(collective)
+        return hooks, len(_global_optimizer_post_hooks)
+
+    hooks, left = alone(script)
+    assert left < hooks + 2

@@ -55,9 +55,14 @@ def weakly(method: Callable[..., None], *first: object) -> Callable[..., None]:
     return call
 
 
+ABANDONED: list[Value] = []
+"""Hooks of compressors that the garbage collector has deleted. It may run while torch iterates over
+its hooks, so these hooks are removed when the next compressor is created."""
+
+
 def remove(hooks: list[Value]) -> None:
-    for hook in hooks:
-        hook.remove()
+    while hooks:
+        hooks.pop().remove()
 
 
 @dataclass(eq=False)
@@ -113,6 +118,7 @@ class Results:
         self._after_one_gone = -1
         self._copies: dict[int, torch.Tensor] = {}
         self._left_at: dict[int, int] = {}
+        remove(ABANDONED)
         self._hooks: list[Value] = [
             register_optimizer_step_pre_hook(weakly(self._begin_step)),
             register_optimizer_step_post_hook(weakly(self.end_step)),
@@ -121,7 +127,7 @@ class Results:
             parameter.register_hook(weakly(self._look, position))
             for position, parameter in self._trained
         ]
-        weakref.finalize(self, remove, self._hooks)
+        weakref.finalize(self, ABANDONED.extend, self._hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
         """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name the
