@@ -7,7 +7,14 @@ import numpy as np
 from hvd_sparse.checks import check_choice, option
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, ResidualState, accumulate
+from hvd_sparse.memories.contract import (
+    Accumulated,
+    DoubleBuffer,
+    Memory,
+    MemoryState,
+    ResidualState,
+    accumulate,
+)
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import crc32
@@ -67,7 +74,7 @@ class ErrorFeedback(Memory):
         return ResidualState(spec, rollback)
 
 
-class Residual16State(MemoryState):
+class Residual16State(ResidualState):
     """The residual of one tensor in bfloat16 or float16."""
 
     def __init__(self, spec: TensorSpec, kind: str, rollback: bool) -> None:
@@ -77,17 +84,15 @@ class Residual16State(MemoryState):
                 "keep only 16 of their 64 bits: use residual='float32', which keeps float64 "
                 "residuals for float64 gradients"
             )
+        super().__init__(spec, rollback)
         self._spec, self._kind = spec, kind
-        self._kept: np.ndarray = np.zeros(spec.numel, STORED[kind])
-        self._before: np.ndarray | None = np.zeros_like(self._kept) if rollback else None
+        self.residual = DoubleBuffer(spec.numel, STORED[kind], rollback=rollback)
         self._wide = np.empty(0, np.float32)
-        self._sent = Selection.empty(spec.numel)
-        self._is_written = False
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        self._wide = widen(self._kept)
+        self._wide = widen(self.residual.old)
         return accumulate(gradient, self._wide, self._wide, aim, kernels)
 
     def update(
@@ -115,51 +120,35 @@ class Residual16State(MemoryState):
                 f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
                 "the gradients down"
             )
-        if self._before is not None:  # keep the old version in ``_before``
-            self._kept, self._before = self._before, self._kept
-        else:
+        if not self.residual.can_roll_back:
             self._sent = sent
-        self._round(wide, "")
-        self._is_written = True
+        self._round(wide, self.residual.new, "")
 
-    def _round(self, wide: np.ndarray, why: str) -> None:
-        """Round a vector, and store it as the residual. ``why`` is a part of the random seed."""
-        narrow(wide, self._kept, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
-
-    def commit(self) -> None:
-        self._forget()
+    def _round(self, wide: np.ndarray, out: np.ndarray, why: str) -> None:
+        """Round a vector at random. ``why`` is a part of the seed."""
+        narrow(wide, out, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
 
     def roll_back(self) -> None:
-        """Restore the residual. Without a second buffer, add the sent entries back, and round the
+        """Drop the new residual. Without a second buffer, add the sent entries back, and round the
         residual a second time; it then includes the failed step's gradient."""
-        if self._is_written and self._before is not None:
-            self._kept, self._before = self._before, self._kept
-        elif self._is_written:
+        if self._sent is not self._nothing:
             self._add(self._sent, "|back")
         self._forget()
-
-    def _forget(self) -> None:
-        self._is_written = False
-        self._sent = Selection.empty(self._spec.numel)
 
     def add(self, returned: Selection) -> None:
         self._add(returned, "|returned")
 
     def _add(self, entries: Selection, why: str) -> None:
-        wide = widen(self._kept)
+        wide = widen(self.residual.old)
         wide[entries.indices] += entries.values
-        self._round(wide, why)
+        self._round(wide, self.residual.old, why)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the committed residual as float32, so checkpoints do not depend on the format."""
-        return {
-            "residual": widen(
-                self._before if self._is_written and self._before is not None else self._kept
-            )
-        }
+        return {"residual": widen(self.residual.old)}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        narrow(np.ascontiguousarray(arrays["residual"], np.float32), self._kept, 0)
+        narrow(np.ascontiguousarray(arrays["residual"], np.float32), self.residual.old, 0)
 
 
 def widen(stored: np.ndarray) -> np.ndarray:
