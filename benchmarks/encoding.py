@@ -21,7 +21,7 @@ from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import CODECS
 from hvd_sparse.wire.frame import HEADER_BYTES, crc32
 
-DENSITIES = (1e-4, 1e-3, 1e-2, 1e-1)
+DENSITIES = (0.0001, 0.001, 0.01, 1 / 64, 0.1)
 NUMEL, QUICK_NUMEL = 10_000_000, 200_000
 ROUNDS, QUICK_ROUNDS = 7, 2
 TURN_S = 0.01

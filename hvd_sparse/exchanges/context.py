@@ -175,8 +175,8 @@ class ExchangeContext:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
-        """Return this rank's message, uint8. The message has the rank's errors, if there are any,
-        and otherwise the frames, given by position."""
+        """Return this rank's message, uint8. The message has the rank's errors, if there are any;
+        else the frames, given by position, or none if another rank has failed."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.

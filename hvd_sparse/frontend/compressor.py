@@ -298,7 +298,7 @@ class Compressor:
 
         Raises
         ------
-        RankMismatch : rank, model or configuration differ; the message lists all differences
+        RankMismatch : rank, model or configuration differ; the message lists differences
         CorruptCheckpoint : the state is malformed, or has NaN or Inf
         """
         self.resolve()
@@ -309,8 +309,8 @@ class Compressor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
-        receives the arrays of one tensor at a time from all ranks, at most world_size * numel *
-        itemsize bytes. Ranks outside of the process set may call this, but take no part.
+        receives one array at a time from all ranks, at most world_size * numel * itemsize bytes.
+        Ranks outside of the process set may call this, but take no part.
 
         Raises
         ------

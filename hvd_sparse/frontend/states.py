@@ -25,8 +25,8 @@ def footprint(step: Step, world_size: int) -> Report:
     """Return the sizes of state and messages, JSON-serializable, computed from shapes alone.
 
     state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
-    gathered_bytes : bytes of all ranks' messages in a step at the requested density, all of which
-        every rank receives; None if the method chooses its own density
+    gathered_bytes : bytes of all ranks' messages at the first step's density, with the exchange
+        "allgather"; None if the method chooses its own density
     """
     configuration, gathered = step.configuration, None
     sent = [spec for i, spec in enumerate(step.specs) if i in step.compressed]
@@ -89,7 +89,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load the result of ``saved_state``, or raise RankMismatch, which lists all differences."""
+    """Load the result of ``saved_state``, or raise RankMismatch, which lists differences."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
     if differences:

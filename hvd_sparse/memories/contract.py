@@ -37,7 +37,7 @@ class MemoryState:
 
     A step writes a new version of the state. Then ``commit`` keeps this version, or ``roll_back``
     drops it. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
-    with ``finishes``, ``tune`` sets ``settings``, and the options from which ``gain`` is computed.
+    with ``finishes``, ``tune`` sets ``settings`` and the options that determine ``gain``.
 
     Attributes
     ----------

@@ -37,8 +37,8 @@ accuracy more than sending exact values."""
 
 def of_paper(key: str, *defines: str) -> Callable[[Function], Function]:
     """Return a decorator that adds a paper's citation key to a named method. The method then raises
-    InvalidOption for an option that it ``defines``. If the method has an option ``density``, it
-    also accepts ``steps`` instead."""
+    InvalidOption for ``selector`` and for the other options that it ``defines``. If the method has
+    an option ``density``, it also accepts ``steps`` instead."""
 
     def mark(method: Function) -> Function:
         density = inspect.signature(method).parameters.get("density")

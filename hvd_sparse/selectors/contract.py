@@ -178,9 +178,9 @@ class Selector(Options):
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the aim: a threshold at which the pass that adds a gradient of ``numel`` entries
-        also collects entries, and the largest number of them. None for no aim. For ``warm`` and
-        ``memo`` see ``Context``."""
+        """Return the threshold and the capacity (see ``Aim``) by which the pass that adds a
+        gradient of ``numel`` entries also collects entries, or None to collect none. For ``warm``
+        and ``memo`` see ``Context``."""
         return None
 
     def band(self, numel: int) -> Band | None:

@@ -20,8 +20,8 @@ class RadixSelect(ExactSelector):
         the bit patterns of |x|, read as integers, have the same order as |x|
         for each byte of the pattern, the highest byte first:
             count how often each value of this byte occurs, among the entries whose higher bytes
-            equal those of the k-th magnitude; go down from value 255 until the entries with this
-            value or a larger magnitude are at least k: this value is the byte of the k-th magnitude
+            equal those of the k-th magnitude; go down from value 255 until at least k entries have
+            this value or a larger magnitude: this value is the byte of the k-th magnitude
 
     The selection equals that of ``topk`` bit for bit, including ties.
 

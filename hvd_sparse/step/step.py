@@ -261,8 +261,8 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf to the other ranks by the carrier's flag, or as a failure if
-        ``on_nonfinite`` is "raise" or if only gradient + residual overflowed."""
+        """Report NaN or Inf to the other ranks by sending no entries and, if the carrier is not yet
+        sent, by its flag. Fail if ``on_nonfinite`` is "raise" or if only the sum overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)

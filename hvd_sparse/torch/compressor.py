@@ -71,8 +71,8 @@ counted step."""
 class TorchCompressor(ParameterCompressor):
     """A compressor for ``hvd.DistributedOptimizer(compression=...)``, with Horovod's methods
     ``compress`` and ``decompress``. The methods of ``Compression`` create it from the named
-    parameters that are also given to Horovod's optimizer. The compressor keeps a residual for each
-    parameter that it compresses."""
+    parameters that are also given to Horovod's optimizer. Unless the memory is "none", the
+    compressor keeps a residual for each parameter that it compresses."""
 
     has_device_wire = True
     clips_all_gradients = True

@@ -42,8 +42,8 @@ cost more than it saves."""
 
 
 class Room:
-    """The length in bytes, ``nbytes``, to which the blocks of one collective are padded; 0 until
-    it first ends. All ranks compute the same length, because all get the same blocks."""
+    """The length in bytes, ``nbytes``, to which a collective's blocks are padded; 0 before the
+    first result. All ranks compute the same length, because all get the same blocks."""
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0

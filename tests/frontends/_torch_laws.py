@@ -124,6 +124,7 @@ def results_are_resized_at_once(name):
         return [each.wait(None).tolist() for each in pending]
     finally:
         torch.Tensor.detach = detach
+        compressor.close()
 
 
 @cases

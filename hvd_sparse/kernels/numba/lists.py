@@ -1,5 +1,5 @@
-"""Compiled kernels on lists of entries: take the largest, trim, add and clear. Loops that select
-keep about half of the entries in no predictable pattern, so these loops have no branch."""
+"""Compiled kernels on lists of entries: take the largest, trim, add and clear. Selecting loops have
+no branch, because they keep about half of the entries, in no predictable pattern."""
 
 from __future__ import annotations
 
