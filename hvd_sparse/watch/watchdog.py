@@ -97,7 +97,7 @@ class Watchdog:
         self.ledger = Ledger()
         self._timeout_s = timeout_s
         self._peers: list[Endpoint] = []
-        self._is_over = threading.Event()
+        self._is_over = False
         self._spared: tuple[str, int] | None = None
         self._given_up: tuple[str, int] | None = None
         self._port = Port(self._answer)
@@ -119,9 +119,9 @@ class Watchdog:
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
     def close(self) -> None:
-        self._is_over.set()
+        # Takes no lock, because the garbage collector may call it in a thread that holds the lock.
+        self._is_over = True
         self._port.close()
-        self.ledger.restart()
 
     def has_silent_rank(self) -> bool:
         return len(self._ask(self.ledger.pending())) < len(self._peers)
@@ -151,8 +151,11 @@ class Watchdog:
         return Answer(self.rank, self.ledger.submissions, self.ledger.behind(submitted), place)
 
     def _run(self, limit_s: float) -> None:
-        # With this interval, a wait ends at most a tenth of the limit too late.
-        while not self._is_over.wait(min(1.0, limit_s / 10)):
+        while True:
+            # With this interval, a wait ends at most a tenth of the limit too late.
+            time.sleep(min(1.0, limit_s / 10))
+            if self._is_over:
+                return
             oldest = self.ledger.oldest()
             if self._given_up is not None and self._given_up[1] == self.ledger.begun:
                 if self.ledger.idle_s > GRACE_S:
@@ -179,7 +182,7 @@ class Watchdog:
         if self.ledger.is_waiting:
             # A wait of this package has the same limit, and the program can handle its error.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
-            self._is_over.wait(GRACE_S)
+            time.sleep(GRACE_S)
         if self.ledger.pending().get(name) == count:  # the result may have arrived meanwhile
             self._end(why)
 
@@ -216,7 +219,7 @@ class Watchdog:
         return "; ".join(words)
 
     def _end(self, why: str) -> None:
-        if not self._is_over.is_set():
+        if not self._is_over:
             say_and_exit(f"hvd_sparse {self.name!r}: ExchangeTimeout: {why}. {REMEDY}")
 
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from types import ModuleType
 
 import pytest
@@ -163,7 +164,10 @@ def test_a_wait_that_raises_by_itself_is_given_time_to(
 ):
     monkeypatch.setattr(watchdogs, "GRACE_S", 0.0)
     if raises:
-        monkeypatch.setattr(here._is_over, "wait", lambda seconds: here.give_up())
+        sleep = time.sleep
+        monkeypatch.setattr(
+            time, "sleep", lambda seconds: sleep(seconds) if seconds else here.give_up()
+        )
     here.meet([start_peer(1, ["a"])])
     here.ledger.begin("a")
     here.ledger.begin_wait()
@@ -171,6 +175,11 @@ def test_a_wait_that_raises_by_itself_is_given_time_to(
     here.ledger.end_wait()
     assert "rank 1 has not submitted them" in caplog.text
     assert bool(ends) != raises
+
+
+def test_the_garbage_collector_may_close_it_in_a_thread_that_holds_its_lock(here):
+    with here.ledger._lock:
+        here.close()
 
 
 def test_a_tensor_that_comes_while_the_ranks_are_asked_ends_nothing(here, ends):
