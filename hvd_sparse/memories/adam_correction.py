@@ -86,8 +86,9 @@ class AdamCorrection(DirectionMemory):
 class AdamCorrectionState(DirectionState):
     """The mean m, the second moment s and the residual v of one tensor (see ``AdamCorrection``).
 
-    begun : number of the tensor's step at which m and s started; negative if the memory continues
-        from the moments of an optimizer that had made more steps than the tensor
+    begun : number of the tensor's step at which m and s started. If the memory has taken over an
+        optimizer's moments, the optimizer's steps count too: ``begun`` is the tensor's step at that
+        time minus the optimizer's number of steps, so it may be negative
     largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 

@@ -133,8 +133,8 @@ class Builder:
         a function of name and shape, or a mapping of names and globs, for example
         ``{"*": 0.001, "fc.*": 0.01}``, in which exact names take precedence over globs, and narrow
         globs over wide ones. "hiding" (PyTorch) measures the first steps, and then sends as many
-        entries of each layer as can be sent during the rest of the backward pass, but at least one
-        entry in 1,000 ("hiding:300": one in 300)
+        entries of each layer as can be sent before the next layer's message is ready, but at least
+        one entry in 1,000 ("hiding:300": one in 300)
     codec : encoding of the entries, "index_value" by default. These methods have other defaults, as
         in their papers: adacomp "ternary", ef_sign and signsgd "one_bit", sbc "one_sign", stc
         "sign_mean", strom and ``redsync(variant="paper")`` "sign_index", and terngrad "two_bit"
@@ -178,11 +178,12 @@ class Builder:
     clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
         torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
         ``optimizer``). None, the default, sets no bound
-    check_replicas_every : number of steps from one comparison of the ranks' applied gradients, by
-        checksums, to the next; 0, the default, compares none
-    telemetry : writers of records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping of such an
-        "id" and options, or a function of a record; one writer or a list. True writes no records,
-        but measures residuals at every step for ``stats()``; False by default
+    check_replicas_every : interval, in steps, at which the ranks compare checksums of their results
+        for compressed tensors; 0, the default, turns the comparison off
+    telemetry : where to write records: "tensorboard", "jsonl", "wandb", "mlflow", a mapping with
+        one of these as "id" and the writer's options, a function that is called with each record,
+        or a list of these. True writes no records, but measures residuals at every step for
+        ``stats()``; False by default
     telemetry_every : number of steps from one record to the next; 100 by default
     on_nonfinite : "propagate", the default: NaN or Inf in a gradient on any rank makes it NaN on
         all ranks, and the compressor undoes the step. "raise": all ranks raise an error that names

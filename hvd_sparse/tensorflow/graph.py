@@ -197,9 +197,10 @@ class GraphBucket:
 
 
 class GraphFallback(Fallback):
-    """The policy of ``Compression.auto`` in graphs. One operation per step chooses the branch for
-    all gradients that Horovod gets in a call. In a dense branch, Horovod reduces the gradients,
-    and Python code runs only in measured steps."""
+    """The policy of ``Compression.auto`` in graphs. In each step, one operation, which runs Python
+    code, chooses for all gradients of a call of Horovod whether they are sent sparse or dense. Each
+    way is a branch of the graph. In the dense branch, Horovod reduces the gradients, and Python
+    code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()
@@ -216,8 +217,9 @@ class GraphFallback(Fallback):
         return self._branches
 
     def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, outside of Horovod's branches. It waits
-        for the last gradient in the list, which most backward passes compute first."""
+        """Build the operation that chooses a step's branch, outside of the ``tf.cond`` in which
+        Horovod calls the compressor. The operation waits for the last gradient in the list. Most
+        backward passes compute this gradient first, and a step is timed from its first gradient."""
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(

@@ -111,8 +111,8 @@ class Ledger:
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Record that this package begins to wait for a collective; this wait has its own time
-        limit."""
+        """Record that this package begins to wait for a collective. Such a wait raises an error at
+        the time limit, so the watchdog gives the program time to handle it (``GRACE_S``)."""
         with self._lock:
             self._waits += 1
 
