@@ -125,7 +125,7 @@ class TraceFile:
         atexit.register(self.close)
 
     def listen(self, name: str, span: Span) -> None:
-        """Write a span of the compressor ``name``."""
+        """Write a span to the file. ``name`` is the name of the compressor that measured it."""
         kind, keys, start_s, end_s, bucket = span
         whose, row = ", ".join(keys), f"hvd_sparse.{name}.{bucket}"
         with self._lock:

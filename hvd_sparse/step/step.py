@@ -176,7 +176,7 @@ class Step(Receiver):
         stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
         """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket for
-        ``result``. The array is the carrier, on a dense step followed by the accumulated vector.
+        ``result``. The array is the carrier; on a dense step, the accumulated vector follows it.
 
         gradient : flat, C-contiguous, of the accumulator's dtype
         scale : loss scale, by which the gradient is multiplied; the same on all ranks

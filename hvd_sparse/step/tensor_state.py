@@ -145,9 +145,9 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the summed staleness, in steps, of the entries sent at ``step``: their number
-        times the mean staleness of those that are recorded or, if none of them is recorded, times
-        the mean of an earlier step."""
+        """Return the staleness, in steps, of the entries sent at ``step``, summed over them.
+        Entries that are not recorded count with the mean of those that are. If none of them is
+        recorded, all count with the mean of an earlier step, or with 1 if there is none."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))
@@ -155,7 +155,8 @@ class Departures:
         return round(self._mean * indices.size)
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
-        """Return the positions in ``_left_at``, intp, of those entries that are recorded."""
+        """Return the places in ``_left_at``, as intp, of the entries ``indices``. Entries that are
+        not recorded are left out."""
         if self._is_sampled:
             watched = indices[indices & (BLOCK * (EVERY - 1)) == 0]
             indices = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK

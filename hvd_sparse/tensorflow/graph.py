@@ -295,7 +295,7 @@ class GraphFallback(Fallback):
             self.owed[position] = ticket.run
 
     def arrived(self) -> None:
-        """Do nothing, because ``_note_end`` ends the step in every branch."""
+        """Do nothing: in timed steps, every branch calls ``_note_end``, which ends the step."""
 
     def _note_end(self, result: np.ndarray) -> np.int32:
         self.clock.end()

@@ -197,7 +197,7 @@ class Results:
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters that the optimizer updates by itself: those that are never
         compressed, and those whose gradient did not come through the compressor. Raises
-        InvalidOption if a parameter's gradient bypassed the compressor, unlike an earlier one."""
+        InvalidOption if a parameter's gradient did not come through, but an earlier one did."""
         others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter), -1)
