@@ -150,8 +150,8 @@ def _print_torch() -> None:
         reason = "torch finds no accelerator"
     else:
         print(
-            f"{host}on {device}: {ways.DEVICE} (only selected entries are copied) with "
-            f"{ways.in_words()}; {ways.STAGED} (copied to the host and back) with all other parts"
+            f"{host}on {device}: {ways.DEVICE} (only selected entries are copied) or, with some "
+            f"parts and options, {ways.STAGED} (copied to the host and back)"
         )
         reason = horovod.why_not_on(torch.device(device))
     if reason is not None:

@@ -42,7 +42,7 @@ from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.packing import GRID_BITS, UPPER, Packers
+from hvd_sparse.kernels.packing import Packers, as_float32
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import (
     AS_TYPE,
@@ -60,7 +60,10 @@ WHOLE_BYTES = ("float32", "float16", "bfloat16", "int8")
 
 ALL_FORMATS = tuple(VALUE_FORMATS)
 SMALLEST = 2.0**-100
-LEVEL_BITS = 16
+LARGEST_HALF = 65504.0
+GRID_BITS, LEVEL_BITS = 26, 16
+UPPER = np.uint8(2)
+"""This bit of an int2 code is set for the higher level; bit 0 is the sign."""
 LEAST_EXPONENT = -99
 """Lower limit of the largest magnitude's binary exponent, so that no level is subnormal."""
 _LARGEST = float(np.finfo(np.float32).max)
@@ -95,16 +98,20 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
     if name == "int2":
-        levels, codes = to_levels(values, kernels)
+        levels, codes = to_levels(values)
         return levels, kernels.pack_few(codes, 2)
     if name in LARGEST_MULTIPLE:
         most = LARGEST_MULTIPLE[name]
-        step = _step_of(kernels.largest_magnitude(values), most)
+        step = _step_of(float(np.abs(values).max(initial=0)), most)
         codes = np.zeros(values.size, np.uint8)
         if step:
-            codes = kernels.multiples(values, step, most).view(np.uint8)
+            multiples = np.rint(values / values.dtype.type(step))
+            codes = np.clip(multiples, -most, most).astype(np.int8).view(np.uint8)
         return np.array([step], "<f4"), codes if name == "int8" else kernels.pack_few(codes, 4)
-    return NOTHING, (kernels.half_codes if name == "float16" else kernels.brain_codes)(values)
+    if name == "bfloat16":
+        return NOTHING, kernels.brain_codes(values)
+    halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
+    return NOTHING, halves.view(np.uint16)
 
 
 def _step_of(largest: float, most: int) -> float:
@@ -123,7 +130,7 @@ def decode_values(
 ) -> np.ndarray:
     """Return values [count] in the frame's dtype. Raises CorruptPayload for impossible codes."""
     if name == "int2":
-        return from_levels(prefix.view("<f4"), codes, frame.value_type, kernels)
+        return from_levels(prefix.view("<f4"), codes, frame.value_type)
     if name in LARGEST_MULTIPLE:
         # Extend the sign of 4-bit codes.
         multiples = codes if name == "int8" else (codes ^ np.uint8(8)) - np.uint8(8)
@@ -133,12 +140,17 @@ def decode_values(
         need(bool(np.isfinite(values).all()), "a payload has NaN or Inf among its values")
         return values
     codes = codes.astype(np.uint16, copy=False)
-    short = kernels.half_values(codes) if name == "float16" else kernels.brain_values(codes)
+    short = half_values(codes) if name == "float16" else kernels.brain_values(codes)
     if short is None:
         raise CorruptPayload(
             "a payload has NaN or Inf among its values, or magnitudes below 2^-126 in bfloat16"
         )
     return short.astype(frame.value_type, copy=False)
+
+
+def half_values(codes: np.ndarray) -> np.ndarray | None:
+    halves = codes.view(np.float16)
+    return halves.astype(np.float32) if np.isfinite(halves).all() else None
 
 
 def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: int) -> np.ndarray:
@@ -182,20 +194,27 @@ def format_number(name: str) -> int:
     return VALUE_FORMATS.get(name, AS_TYPE)
 
 
-def to_levels(values: np.ndarray, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
+def to_levels(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the levels, float32 [2], and the int2 codes, uint8 [count], of non-zero values."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
-    exponent = _exponent_of(kernels.largest_magnitude(values))
-    scale = math.ldexp(1.0, GRID_BITS - exponent)
-    count, total = kernels.sum_on_grid(values, scale, 0)
-    mean = total // count
-    upper, above = kernels.sum_on_grid(values, scale, mean)
-    low, high = _cut((total - above) // (count - upper)), _cut(above // max(upper, 1))
-    if not upper or low >= high:
-        mean, low, high = 1 << GRID_BITS, _cut(mean), 0  # one level for all
+    magnitudes = np.abs(values)
+    exponent = _exponent_of(float(magnitudes.max()))
+    # Multiplication by a power of two is exact.
+    magnitudes *= values.dtype.type(math.ldexp(1.0, GRID_BITS - exponent))
+    grid = np.minimum(magnitudes, (1 << GRID_BITS) - 1).astype(np.int32)
+    np.maximum(grid, 1, out=grid)
+    total = int(grid.sum(dtype=np.int64))
+    mean = total // grid.size
+    is_upper = grid > mean
+    upper, above = int(np.count_nonzero(is_upper)), int(grid[is_upper].sum(dtype=np.int64))
+    low, high = _cut((total - above) // (grid.size - upper)), _cut(above // max(upper, 1))
+    if not upper or low >= high:  # one level for all
+        is_upper[:], low, high = False, _cut(mean), 0
     levels = [math.ldexp(level, exponent - GRID_BITS) for level in (low, high)]
-    return np.array(levels, "<f4"), kernels.level_codes(values, scale, mean)
+    codes: np.ndarray = np.signbit(values).view(np.uint8)
+    codes |= is_upper.view(np.uint8) * UPPER
+    return np.array(levels, "<f4"), codes
 
 
 def _exponent_of(largest: float) -> int:
@@ -207,9 +226,7 @@ def _cut(level: int) -> int:
     return level >> spare << spare
 
 
-def from_levels(
-    levels: np.ndarray, codes: np.ndarray, dtype: np.dtype, kernels: Packers
-) -> np.ndarray:
+def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Undo ``to_levels``: return values [count]. Raises CorruptPayload for levels or codes that
     ``to_levels`` never returns."""
     low, high = (float(level) for level in levels)
@@ -227,7 +244,8 @@ def from_levels(
         f"no encoder writes levels {low} and {high} with {upper} of {codes.size} values at the "
         "higher one",
     )
-    return kernels.level_values(codes, low, high, dtype)
+    values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
+    return values
 
 
 def _is_level(level: np.float32, largest: float) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
-from hvd_sparse.types import INDEX_LIMIT, Selection
+from hvd_sparse.types import Selection
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,6 @@ class Codec:
     is_exact_for_signs : decoding is exact if all values have the same magnitude
     has_fixed_size : the number of bytes depends only on ``count``, ``numel`` and ``value_bytes``,
         so that ``body_bytes`` is exact
-    numel_limit : tensors must have fewer entries than this number
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the codec; empty if the copy is not needed
     """
@@ -43,7 +42,6 @@ class Codec:
     row_body: ClassVar[int] = 0
     is_exact_for_signs: ClassVar[bool] = True
     has_fixed_size: ClassVar[bool] = True
-    numel_limit: ClassVar[int] = INDEX_LIMIT
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:

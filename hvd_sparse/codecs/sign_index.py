@@ -11,6 +11,8 @@ from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
 
+MOST_ENTRIES = 2**31
+
 
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
@@ -28,14 +30,13 @@ class SignIndex(SignCodec):
     """
 
     number = 7
-    numel_limit = 2**31 + 1
     needs_host = ""
 
     def magnitude(self, magnitudes: np.ndarray) -> float:
         return float(magnitudes.min())
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        if kept.numel >= self.numel_limit:
+        if kept.numel > MOST_ENTRIES:
             raise UnsupportedInput(
                 f"codec sign_index has 31 bits for an index, and the tensor has {kept.numel} "
                 "entries: use codec='sign_mean', or split the tensor"
@@ -49,7 +50,7 @@ class SignIndex(SignCodec):
         words = frame.body.view("<u4")
         indices = words >> np.uint32(1)
         need(
-            frame.numel < self.numel_limit,
+            frame.numel <= MOST_ENTRIES,
             f"a tensor of {frame.numel} entries is too long for 31-bit indices",
         )
         need_ascending(indices, frame.numel)

@@ -29,12 +29,9 @@ WIDTHS = (16, 8, 4, 2, 1)
 """Possible widths of a plane in bits. A code has the planes whose widths add up to the b of its
 modulus (see above)."""
 
-GRID_BITS = 26
-UPPER = np.uint8(2)  # this bit of a code is set for the higher level; bit 0 is the sign
-
-LARGEST_HALF, LARGEST_FLOAT = 65504.0, float(np.finfo(np.float32).max)
-HALF_EXPONENT, BRAIN_EXPONENT = np.uint16(0x7C00), np.uint16(0x7F80)
-"""Exponent bits of float16 and bfloat16. A value with all of them set is Inf or NaN."""
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
+BRAIN_EXPONENT = np.uint16(0x7F80)
+"""Exponent bits of bfloat16. A value with all of them set is Inf or NaN."""
 
 SIGN = np.uint16(0x8000)
 
@@ -54,14 +51,6 @@ def as_float32(values: np.ndarray) -> np.ndarray:
     if values.dtype == np.float32:
         return np.ascontiguousarray(values)
     return np.clip(values, -LARGEST_FLOAT, LARGEST_FLOAT).astype(np.float32)
-
-
-def _on_grid(values: np.ndarray, scale: float) -> np.ndarray:
-    # Multiplication by a power of two is exact.
-    scaled = np.abs(values) * values.dtype.type(scale)
-    found: np.ndarray = np.minimum(scaled, (1 << GRID_BITS) - 1, out=scaled).astype(np.int32)
-    np.maximum(found, 1, out=found)
-    return found
 
 
 _HALF = 31
@@ -122,17 +111,6 @@ class Packers:
         indices += positions
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
-    def half_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return float16 bit patterns, uint16 [count], rounded half to even, clipped to +-65504."""
-        halves = np.clip(as_float32(values), -LARGEST_HALF, LARGEST_HALF).astype(np.float16)
-        return halves.view(np.uint16)
-
-    def half_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return the values of float16 bit patterns, float32 [count]; None if one is NaN or Inf."""
-        if (codes & HALF_EXPONENT).max(initial=0) == HALF_EXPONENT:
-            return None
-        return codes.astype(np.uint16, copy=False).view(np.float16).astype(np.float32)
-
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
         """Return bfloat16 bit patterns, uint16 [count], rounded half away from zero and clipped to
         the largest finite number. Magnitudes that round to less than 2^-126 become zero."""
@@ -153,40 +131,6 @@ class Packers:
         bits = codes.astype(np.uint32)
         bits <<= np.uint32(16)
         return bits.view(np.float32)
-
-    def largest_magnitude(self, values: np.ndarray) -> float:
-        return float(np.abs(values).max(initial=0))
-
-    def multiples(self, values: np.ndarray, step: float, most: int) -> np.ndarray:
-        """Return values / step, rounded half to even and clipped to -most to most: int8 [count].
-        The step is above 0 and exact in float32; ``most`` is at most 127."""
-        quotients = np.rint(values / values.dtype.type(step))
-        found: np.ndarray = np.clip(quotients, -most, most).astype(np.int8)
-        return found
-
-    def sum_on_grid(self, values: np.ndarray, scale: float, above: int) -> tuple[int, int]:
-        """Multiply the magnitudes of non-zero values by ``scale``, a power of two, and round the
-        products down to integers in [1, 2^26 - 1]. For float32 values the upper bound is 2^26,
-        because float32 rounds 2^26 - 1 up. Return how many of the integers exceed ``above`` (all
-        exceed 0), and the sum of these, which does not depend on the order of addition."""
-        found = _on_grid(values, scale)
-        found = found[found > above]
-        return found.size, int(found.sum(dtype=np.int64))
-
-    def level_codes(self, values: np.ndarray, scale: float, above: int) -> np.ndarray:
-        """Return a code for each value, uint8 [count]: the sum of 1 if the value is negative, and 2
-        if ``sum_on_grid`` rounds its magnitude times ``scale`` to an integer above ``above``."""
-        codes: np.ndarray = np.signbit(values).view(np.uint8)
-        codes |= (_on_grid(values, scale) > above).view(np.uint8) * UPPER
-        return codes
-
-    def level_values(
-        self, codes: np.ndarray, low: float, high: float, dtype: np.dtype
-    ) -> np.ndarray:
-        """Return the values, [count] of ``dtype``, for uint8 codes [count]: codes 0, 1, 2 and 3
-        stand for low, -low, high and -high. Float32 represents ``low`` and ``high`` exactly."""
-        values: np.ndarray = np.array([low, -low, high, -high], dtype)[codes]
-        return values
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
         """Return bytes, uint8, that hold the low 1, 2 or 4 bits of uint8 numbers, the first number

@@ -27,7 +27,7 @@ PLENTY = 4.0
 """If a pass takes at least this factor times the needed entries, the margin narrows faster than
 otherwise."""
 
-GRADIENT, DECAY, MOMENTUM, ADAM = 0, 2, 4, 15
+DECAY, MOMENTUM, ADAM = 2, 4, 15
 """Kinds of an optimizer's direction. Each kind is the number of vectors and numbers that it has; 0
 is the gradient itself."""
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hvd_sparse.checks import is_number
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import CorruptCheckpoint, SparseError
 from hvd_sparse.kernels.arrays import is_finite
@@ -194,24 +195,11 @@ def _is_whole(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        return False
-    try:
-        return not math.isnan(float(value))
-    except OverflowError:
-        return False
-
-
-def _is_threshold(value: object) -> bool:
-    return value is None or _is_number(value)
+    return is_number(value) or (isinstance(value, (float, np.floating)) and math.isinf(value))
 
 
 def _is_density(value: Any) -> bool:
-    return value is None or (_is_number(value) and 0.0 < float(value) <= 1.0)
-
-
-def _is_reduction(value: object) -> bool:
-    return isinstance(value, str) and value in REDUCTIONS
+    return value is None or (is_number(value) and 0.0 < value <= 1.0)
 
 
 def _is_of_mappings(value: object) -> bool:
@@ -220,8 +208,7 @@ def _is_of_mappings(value: object) -> bool:
 
 def _is_numbers(value: object) -> bool:
     return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _is_number(number) and math.isfinite(number)
-        for name, number in value.items()
+        isinstance(name, str) and is_number(number) for name, number in value.items()
     )
 
 
@@ -253,12 +240,12 @@ FORM: Form = {
     "model": _is(Mapping),
     "rank": _is_whole,
     "world_size": _is_whole,
-    "reduction": _is_reduction,
+    "reduction": lambda value: isinstance(value, str) and value in REDUCTIONS,
     "tensors": _is_of_mappings,
 }
 TENSOR_FORM: Form = {
     "steps": _is_whole,
-    "threshold": _is_threshold,
+    "threshold": lambda value: value is None or _is_number(value),
     "memo": _is_memo,
     "is_sparse": _is(bool),
     "selected_in": _is(str),

@@ -25,17 +25,15 @@ def one_per_tensor(
     return [(i,) for i, spec in enumerate(specs) if configuration.is_sparse(spec.shape, spec.numel)]
 
 
-def merge_small(
-    specs: Sequence[TensorSpec], configuration: Configuration, bucket_bytes: int = BUCKET_BYTES
-) -> list[tuple[int, ...]]:
-    """Return buckets of neighbouring tensors, most of them with at least ``bucket_bytes``. The last
+def merge_small(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
+    """Return buckets of neighbouring tensors, most of them with at least ``BUCKET_BYTES``. The last
     tensors come first, because most backward passes compute gradients in this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
     for (position,) in reversed(one_per_tensor(specs, configuration)):
         joined = [specs[i] for i in (position, *members)]
-        if members and (filled >= bucket_bytes or why_not_merged(joined, configuration)):
+        if members and (filled >= BUCKET_BYTES or why_not_merged(joined, configuration)):
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
         members.append(position)

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,14 +99,16 @@ def test_small_neighbours_share_a_bucket_and_every_compressed_tensor_is_in_exact
         if 0 < math.prod(shape) >= min_numel and (compress_1d or len(shape) > 1)
     ]
     assert one_per_tensor(specs, configuration) == [(i,) for i in wanted]
-    plan = merge_small(specs, configuration, bucket_bytes)
+    with mock.patch("hvd_sparse.step.buckets.BUCKET_BYTES", bucket_bytes):
+        plan = merge_small(specs, configuration)
     assert [i for bucket in reversed(plan) for i in bucket] == wanted
 
 
 @given(shapes=SHAPES, bucket_bytes=st.integers(1, 2_000))
 def test_a_bucket_is_closed_by_the_tensor_that_fills_it(shapes, bucket_bytes):
     """Expected bytes: 8 an entry, a quarter of the entries, at least one of each tensor."""
-    plan = merge_small(worlds.tensors(*shapes), worlds.configure(density=0.25), bucket_bytes)
+    with mock.patch("hvd_sparse.step.buckets.BUCKET_BYTES", bucket_bytes):
+        plan = merge_small(worlds.tensors(*shapes), worlds.configure(density=0.25))
     cost = {i: 8 * max(1, math.prod(shape) // 4) for i, shape in enumerate(shapes)}
     for number, bucket in enumerate(plan):
         filled = sum(cost[i] for i in bucket)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
-from hvd_sparse.configuration import PARTS, Configuration
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.torch.arrays import is_on_device
 from hvd_sparse.kernels.engines import works_on_devices
 from hvd_sparse.kernels.torch.vector import can_stop
@@ -78,23 +78,6 @@ def ways_of(
         if reason:
             reasons[spec.key] = reason
     return ways, reasons
-
-
-def staying(kind: str) -> list[str]:
-    """Return the ids of the parts of one kind (an entry of ``KINDS``) that, with their default
-    options, let gradients stay on their device."""
-    ids = []
-    for id in PARTS[kind]:
-        declared = PARTS[kind].get(id).needs_host
-        if isinstance(declared, property):
-            declared = PARTS[kind].create(id).needs_host
-        if not declared:
-            ids.append(id)
-    return ids
-
-
-def in_words() -> str:
-    return "; ".join(f"{kind} {', '.join(staying(kind))}" for kind in KINDS)
 
 
 def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
