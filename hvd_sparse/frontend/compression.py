@@ -130,6 +130,20 @@ class LocalStepsBase:
             )
         self.every, self.taken = every, 0
 
+    def _take(self, compressor: Compressor) -> None:
+        configuration = compressor.configuration
+        try:
+            refuse_hiding(configuration.rule, "local steps send between passes")
+            if not configuration.rollback:
+                raise InvalidOption(
+                    "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
+                    "would then be in the residual already: leave rollback=False out"
+                )
+        except InvalidOption:
+            compressor.close()
+            raise
+        self.compressor = compressor
+
     def advance(self) -> None:
         """Count a step of the local optimizer, and exchange if an exchange is due."""
         self.taken += 1

@@ -113,6 +113,12 @@ class Residual16State(ResidualState):
 
     def _keep(self, sent: Selection) -> None:
         wide, self._wide = self._wide, np.empty(0, np.float32)
+        self._check(wide)
+        if not self.residual.can_roll_back:
+            self._sent = sent
+        self._round(wide, self.residual.new, "")
+
+    def _check(self, wide: np.ndarray) -> None:
         largest = float(np.abs(wide).max(initial=0.0))
         if largest > LARGEST[self._kind]:
             raise NonFiniteGradient(
@@ -120,9 +126,6 @@ class Residual16State(ResidualState):
                 f"which {self._kind} cannot hold: use residual='bfloat16' or 'float32', or scale "
                 "the gradients down"
             )
-        if not self.residual.can_roll_back:
-            self._sent = sent
-        self._round(wide, self.residual.new, "")
 
     def _round(self, wide: np.ndarray, out: np.ndarray, why: str) -> None:
         """Round a vector at random. ``why`` is a part of the seed."""
@@ -148,7 +151,9 @@ class Residual16State(ResidualState):
         return {"residual": widen(self.residual.old)}
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
-        narrow(np.ascontiguousarray(arrays["residual"], np.float32), self.residual.old, 0)
+        wide = np.ascontiguousarray(arrays["residual"], np.float32)
+        self._check(wide)
+        narrow(wide, self.residual.old, 0)
 
 
 def widen(stored: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ and measured densities are reset.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +25,9 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.configuration import LOCAL
-from hvd_sparse.errors import RankMismatch
+from hvd_sparse.errors import CorruptCheckpoint, RankMismatch
 from hvd_sparse.state.checkpoint_file import with_arrays
-from hvd_sparse.state.state_check import check_form
+from hvd_sparse.state.state_check import MALFORMED, check_form
 from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
@@ -57,6 +59,8 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     if len(ordered) == world_size:
         return [dict(state) for state in ordered]
     first = ordered[0]
+    for key in first["model"]:
+        _check_whole(key, first, ordered)
     keys = [key for key in first["model"] if any(key in state["tensors"] for state in ordered)]
     tensors = {key: _merge_tensor(key, first, ordered, world_size) for key in keys}
     return [
@@ -107,6 +111,21 @@ def _shared(state: State, field: str) -> object:
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
+
+
+def _check_whole(key: str, first: State, states: Sequence[State]) -> None:
+    shape_and_dtype = first["model"][key]
+    try:
+        numel = math.prod(json.loads(shape_and_dtype.rpartition(" ")[0]))
+    except MALFORMED:
+        raise CorruptCheckpoint(f"its model has {shape_and_dtype!r} for tensor {key!r}") from None
+    arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
+    if any(length not in (0, numel) for each in arrays for _, length in each):
+        raise RankMismatch(
+            f"tensor {key!r} has {numel} entries, but each rank's residual has only a part of "
+            "them, as exchange 'hierarchical' divides it: continue with as many ranks on each "
+            "node, or without the states"
+        )
 
 
 def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:

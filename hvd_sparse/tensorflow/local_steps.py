@@ -79,7 +79,7 @@ class LocalSteps(LocalStepsBase):
             for v, name in zip(self._variables, names)
             if outer_momentum
         ]
-        self.compressor = compression(self._anchors)
+        self._take(compression(self._anchors))
         self._run: Any = tf.function(self._reduce)
 
     def _exchange(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
-from hvd_sparse.compatibility import refuse_hiding
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
@@ -104,12 +103,7 @@ class LocalSteps(LocalStepsBase):
         ]
         # The caller's partial may have given a process set already.
         own = {} if process_set is None else {"process_set": process_set}
-        self.compressor = compression(self._anchors, **own)
-        try:
-            refuse_hiding(self.compressor.configuration.rule, "local steps send between passes")
-        except InvalidOption:
-            self.compressor.close()
-            raise
+        self._take(compression(self._anchors, **own))
         # No memory can apply the outer momentum, which is of pseudo-gradients: do not warn.
         self.compressor.is_forewarned = True
         outer = torch.optim.SGD(

@@ -271,6 +271,14 @@ def test_a_state_that_is_none_is_refused_with_what_is_wrong_before_any_is_merged
         redistribute(states, 2)
 
 
+def test_residuals_that_the_ranks_of_a_node_share_out_are_not_summed():
+    states = [state_of(rank, 4) for rank in range(4)]
+    for state in states:
+        state["tensors"]["b"]["arrays"]["residual"] = np.zeros(2)
+    with pytest.raises(RankMismatch, match=r"'b' has 3 entries, but .* only a part"):
+        redistribute(states, 2)
+
+
 def test_states_of_different_steps_are_refused():
     with pytest.raises(RankMismatch, match=r"'a' has made \[7, 8\] steps"):
         redistribute([state_of(0, 2), state_of(1, 2, step=8)], 1)

@@ -16,6 +16,7 @@ from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
+from hvd_sparse.frontend.compression import LocalStepsBase
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
 from hvd_sparse.types import TensorSpec
 
@@ -26,6 +27,12 @@ def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
         InvalidOption, match=r"two compressors have the name 'twin'.*name=.*close\(\)"
     ):
         make(configure(name="twin"))
+
+
+def test_local_steps_without_rollback_are_refused(make):
+    local = LocalStepsBase(make, 2, 1.0, 0.0, False)
+    with pytest.raises(InvalidOption, match=r"rollback is False.*leave rollback=False out"):
+        local._take(make(configure("ldte_bs", 0.1, rollback=False)))
 
 
 def test_compressors_of_equal_models_have_names_of_their_own(make):

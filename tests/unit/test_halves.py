@@ -129,6 +129,8 @@ def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
         pipeline.send(state, 1e5 * draw("laplace", 1_000), dense=False)
     state.roll_back()
     assert state.memory.arrays()["residual"].tobytes() == before
+    with pytest.raises(NonFiniteGradient, match="residual has an entry of magnitude 160000"):
+        state.memory.load({"residual": np.full(1_000, 1.6e5, np.float32)})
 
 
 def test_float64_gradients_are_not_kept_in_16_bits():
