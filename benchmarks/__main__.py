@@ -43,14 +43,14 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("bench", choices=(*BENCHES, *PROGRAMS), metavar="BENCH")
     name = parser.parse_args(arguments[:1]).bench
-    if name in PROGRAMS:
+    try:
+        if name in BENCHES:
+            return _run(name, arguments[1:])
         sys.argv[1:] = arguments[1:]
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
         return 0
-    try:
-        return _run(name, arguments[1:])
     except ModuleNotFoundError as error:
-        print(f"{name} needs {error.name}: pip install -e '.[plot,torch]'", file=sys.stderr)
+        print(f"{name}: {error}; scripts/setup installs what benchmarks need", file=sys.stderr)
     except SparseError as error:
         print(f"{name}: {error}", file=sys.stderr)
     return 1

@@ -46,12 +46,7 @@ def parse_arguments(description):
     parser.add_argument(
         "--lr", type=float, default=0.1, help="learning rate, multiplied by the number of workers"
     )
-    parser.add_argument(
-        "--momentum",
-        type=float,
-        default=0.0,
-        help="momentum of SGD; fixed at 0.9 under DistributedDataParallel and at 0 in Keras 3",
-    )
+    parser.add_argument("--momentum", type=float, default=0.0, help="momentum of SGD")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and batches")
     parser.add_argument("--threads", type=int, default=1, help="threads per worker")
     parser.add_argument(
@@ -60,8 +55,7 @@ def parse_arguments(description):
     parser.add_argument(
         "--telemetry",
         metavar="PATH",
-        help="file for the records that hvd-sparse report reads (rank 0); not written under "
-        "DistributedDataParallel and in Keras 3",
+        help="file for the records that hvd-sparse report reads (rank 0)",
     )
     return parser.parse_args()
 

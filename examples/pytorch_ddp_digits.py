@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import hvd_sparse.ddp
 
-MOMENTUM = 0.9
-
 
 def build_model():
     return nn.Sequential(
@@ -30,31 +28,25 @@ def build_model():
     )
 
 
-class MeteredHook:
-    """One of PyTorch's own hooks, wrapped to count the bytes that it passes to the allreduce."""
-
-    def __init__(self, model, hook, entry_bytes):
-        self.sent = digits.Counter()
-
-        def count(state, bucket):
-            self.sent.assign_add(bucket.buffer().numel() * entry_bytes)
-            return hook(state, bucket)
-
-        model.register_comm_hook(None, count)
-
-    def stats(self):
-        return {"bytes_sent": int(self.sent), "density_asked": 1.0, "density_achieved": 1.0}
+# PyTorch's own hooks, and the bytes of an entry in their messages.
+STOCK = {"none": (default_hooks.allreduce_hook, 4), "fp16": (default_hooks.fp16_compress_hook, 2)}
 
 
 def build_compression(args, model, optimizer, steps):
-    if args.compression == "none":
-        return MeteredHook(model, default_hooks.allreduce_hook, 4)
-    if args.compression == "fp16":
-        return MeteredHook(model, default_hooks.fp16_compress_hook, 2)
+    if args.compression in STOCK:
+        hook, entry_bytes = STOCK[args.compression]
+        path = None if dist.get_rank() else args.telemetry
+        metered = digits.Metered(hook, digits.Counter(), telemetry=path)
+
+        def count(state, bucket):
+            metered.counter.assign_add(bucket.buffer().numel() * entry_bytes)
+            return hook(state, bucket)
+
+        model.register_comm_hook(None, count)
+        return metered
+    told = {**digits.sending(args, steps), **digits.watching(args, dist.get_rank())}
     # The one line that makes gradients sparse.
-    return hvd_sparse.ddp.register(
-        model, args.compression, optimizer=optimizer, **digits.sending(args, steps)
-    )
+    return hvd_sparse.ddp.register(model, args.compression, optimizer=optimizer, **told)
 
 
 def average(values):
@@ -102,12 +94,11 @@ def main():
     batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
 
     model = DistributedDataParallel(build_model())
-    # Momentum multiplies the total effect of a gradient by 1 / (1 - momentum).
-    rate = args.lr * (1 - MOMENTUM) * dist.get_world_size()
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
+    rate = args.lr * dist.get_world_size()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=args.momentum)
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))
 
-    log = digits.Log(args, dist.get_rank())
+    log = digits.Log(args, dist.get_rank(), compression)
     for epoch in range(1, args.epochs + 1):
         train_loss = train_epoch(model, optimizer, batches, log)
         log.epoch(epoch, train_loss, test_accuracy=test_accuracy(model, test))

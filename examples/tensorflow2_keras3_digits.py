@@ -28,11 +28,13 @@ def build_model():
 def build_compression(args, model, optimizer, steps):
     if args.compression in digits.STOCK:
         counter = tf.Variable(0, dtype=tf.int64, trainable=False)
-        return digits.Metered(getattr(hvd.Compression, args.compression), counter)
+        path = None if hvd.rank() else args.telemetry
+        return digits.Metered(getattr(hvd.Compression, args.compression), counter, telemetry=path)
     # Line 1 of the 2 lines that make gradients sparse. For one fixed method, the line is
     # compression = Compression.ldte_bs(model, optimizer=optimizer, steps=steps)
     method = getattr(Compression, args.compression)
-    return method(model, optimizer=optimizer, **digits.sending(args, steps))
+    told = {**digits.sending(args, steps), **digits.watching(args, hvd.rank())}
+    return method(model, optimizer=optimizer, **told)
 
 
 class LogCallback(keras.callbacks.Callback):
@@ -64,7 +66,7 @@ def main():
     batches = batches.shuffle(len(images)).batch(args.batch_size, drop_remainder=True)
 
     model = build_model()
-    optimizer = keras.optimizers.SGD(args.lr * hvd.size())
+    optimizer = keras.optimizers.SGD(args.lr * hvd.size(), momentum=args.momentum)
     compression = build_compression(args, model, optimizer, args.epochs * len(batches))
     # Line 2 of 2. Horovod's own wrapper supports only Keras 2, and would not average gradients.
     optimizer = DistributedOptimizer(optimizer, compression=compression)
@@ -72,7 +74,7 @@ def main():
     # On a GPU, Keras 3 enables XLA by default, but XLA cannot compile Horovod's collectives.
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=False)
 
-    log = digits.Log(args, hvd.rank())
+    log = digits.Log(args, hvd.rank(), compression)
     # Every worker tests on all images, because an average over unequal parts would not be exact.
     validation = (test_images[..., None], test_labels)
     model.fit(

@@ -119,8 +119,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> int:
-    """Write a compressed file for each model, and the manifest; return the folder's bytes."""
+def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> None:
+    """Write a compressed file for each model, and the manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     written, known = [], set()
     for model in KINDS:
@@ -139,7 +139,8 @@ def write(folder: Path, recorded: list[tuple[dict, np.ndarray]]) -> int:
         "vectors": written,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    return sum(path.stat().st_size for path in folder.iterdir())
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{len(written)} vectors, {size / 2**20:.2f} MiB, in {folder}")
 
 
 def main() -> None:
@@ -160,8 +161,7 @@ def main() -> None:
         for density in options.densities
         for each in record(model, density, options.steps)
     ]
-    size = write(options.output, recorded)
-    print(f"{len(recorded)} vectors, {size / 2**20:.2f} MiB, in {options.output}")
+    write(options.output, recorded)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -47,10 +49,18 @@ def inside(command: Sequence[str]) -> list[str]:
 
 
 def bits_per_second(rate: str) -> float:
-    for unit, factor in UNITS.items():
-        if rate.endswith(unit):
-            return float(rate.removesuffix(unit)) * factor
-    raise ValueError(f"rate {rate!r}: a number and one of {', '.join(UNITS)}, as 1gbit")
+    """Return the number for a rate as ``tc`` writes it; inf for "none"."""
+    if rate == "none":
+        return math.inf
+    number, unit = rate[:-4], rate[-4:]
+    if unit in UNITS and re.fullmatch(r"\d+(\.\d+)?", number) and float(number):
+        return float(number) * UNITS[unit]
+    raise argparse.ArgumentTypeError(f"{rate!r}: a number and one of {', '.join(UNITS)}, as 1gbit")
+
+
+def rate_argument(text: str) -> str:
+    bits_per_second(text)
+    return text
 
 
 def burst_bytes(rate: str) -> int:
@@ -107,13 +117,13 @@ class Cluster:
         table.write_text("\n".join(lines) + "\n", encoding="ascii")
         _run("mount", "--bind", str(table), "/etc/hosts")
 
-    def shape(self, rate: str | None) -> None:
-        """Limit the rate of every link in both directions; None removes the limits."""
+    def shape(self, rate: str) -> None:
+        """Limit the rate of every link in both directions; "none" removes the limits."""
         for host in self.hosts:
             for where in (("-n", host), ()):
                 device = INTERFACE if where else host
                 tc = ["tc", *where, "qdisc"]
-                if rate is None:
+                if rate == "none":
                     subprocess.run(
                         [*tc, "del", "dev", device, "root"], capture_output=True, check=False
                     )
@@ -168,7 +178,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default: 2)")
     rate = "limit of every link in each direction, as 100mbit (default: none)"
-    parser.add_argument("--rate", help=rate)
+    parser.add_argument("--rate", type=rate_argument, default="none", help=rate)
     parser.add_argument("command", nargs="+", help="command to run on host1, after --")
     options = parser.parse_args()
     if os.environ.get(MARK) != "1":

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.architectures import ARCHITECTURES
-from benchmarks.network.cluster import bits_per_second
+from benchmarks.network.cluster import rate_argument
 from benchmarks.network.training_store import PEER_DENSITY, TASK_NAMES
 from hvd_sparse.methods.spelling import density_argument
 
@@ -45,9 +45,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         options.steps = options.steps or STEPS
     name = NAMES.get(what, f"network-{options.frontend}")
     options.output = options.output or Path("docs/results", name)
-    for rate in options.rates:
-        if rate != "none":
-            bits_per_second(rate)
     _refuse(parser, options)
     return options
 
@@ -78,7 +75,7 @@ def create_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--hosts", type=int, help="hosts, with one rank on each (default: 4; with --train 2)")
     rates = f"bandwidths of the links; none: without a limit (default: {' '.join(RATES)})"
-    add("--rates", nargs="+", default=list(RATES), help=rates)
+    add("--rates", nargs="+", type=rate_argument, default=list(RATES), help=rates)
     methods = f"methods; steps are compared with the last (default: {' '.join(METHODS['torch'])}; "
     methods += "others with --train and other frontends)"
     add("--methods", nargs="+", help=methods)

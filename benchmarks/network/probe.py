@@ -61,17 +61,17 @@ def _connect(host: str, port: int) -> socket.socket:
             time.sleep(0.05)
 
 
-def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
+def measure(cluster: Cluster, rate: str) -> dict[str, Any]:
     """Return Mbit/s from one host to another by size, and of all hosts sending at once. Raises
     RuntimeError if a transfer is faster than the rate."""
-    nominal = FASTEST_BIT_S if rate is None else bits_per_second(rate)
+    nominal = FASTEST_BIT_S if rate == "none" else bits_per_second(rate)
     long = int(nominal / 8 * LONG_S)
     sizes = [MEDIUM_BYTES, *[SMALL_BYTES] * 5, *[MEDIUM_BYTES] * 5, long]
     times = _ring(cluster, sizes, pairs=1)[0]
     medians = {"small": sorted(times[1:6])[2], "medium": sorted(times[6:11])[2], "long": times[11]}
     moved = {"small": SMALL_BYTES, "medium": MEDIUM_BYTES, "long": long}
     ring = [seconds[-1] for seconds in _ring(cluster, [MEDIUM_BYTES, long], pairs=cluster.size)]
-    if rate is not None:
+    if rate != "none":
         for size, seconds in [
             *((moved[name], medians[name]) for name in moved),
             *((long, seconds) for seconds in ring),
@@ -81,8 +81,8 @@ def measure(cluster: Cluster, rate: str | None) -> dict[str, Any]:
                     f"the wire is not shaped to {rate}: {size} bytes took {seconds} s"
                 )
     return {
-        "nominal_mbit_s": None if rate is None else nominal / 1e6,
-        "burst_bytes": 0 if rate is None else burst_bytes(rate),
+        "nominal_mbit_s": None if rate == "none" else nominal / 1e6,
+        "burst_bytes": 0 if rate == "none" else burst_bytes(rate),
         "alone_mbit_s": {name: moved[name] * 8 / medians[name] / 1e6 for name in moved},
         "ring_mbit_s": [long * 8 / seconds / 1e6 for seconds in ring],
     }

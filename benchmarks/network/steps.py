@@ -50,8 +50,8 @@ def run(options: argparse.Namespace) -> None:
     cluster.lay()
     settings = _kept(options.output) if options.append else []
     for rate in options.rates:
-        cluster.shape(None if rate == "none" else rate)
-        wire = probe.describe(probe.measure(cluster, None if rate == "none" else rate))
+        cluster.shape(rate)
+        wire = probe.describe(probe.measure(cluster, rate))
         for model, compute in product(options.models, options.compute):
             print(f"{rate}, {model}, compute {compute}: {wire}", flush=True)
             where = {"rate": rate, "model": model, "compute": compute, "hosts": options.hosts}

@@ -45,9 +45,8 @@ class Bench:
 
     def _shape(self, wire: str) -> None:
         if wire != self._shaped:
-            rate = None if wire == "none" else wire
-            self.cluster.shape(rate)
-            self._shaped, self._probe = wire, probe.describe(probe.measure(self.cluster, rate))
+            self.cluster.shape(wire)
+            self._shaped, self._probe = wire, probe.describe(probe.measure(self.cluster, wire))
 
     def rate_of(self, run: Training) -> float:
         """Return the learning rate with the best final score of the first seed, without a limited

@@ -78,7 +78,7 @@ def reached_s(
 
 def lines_of(store: Store) -> list[list[Line]]:
     """Return the lines of every setting, which consists of task, hosts, bandwidth and steps."""
-    wires = sorted({run.wire for run in store.results}, key=_slowness)
+    wires = sorted({run.wire for run in store.results}, key=bits_per_second)
 
     def setting(run: Training) -> tuple[int, int, int, int]:
         return TASK_NAMES.index(run.task), run.hosts, wires.index(run.wire), run.steps
@@ -100,10 +100,6 @@ def lines_of(store: Store) -> list[list[Line]]:
             lines[-1] = replace(lines[-1], run=replace(lines[-1].run, rate=rate, seed=0))
         groups.append(lines)
     return groups
-
-
-def _slowness(wire: str) -> float:
-    return math.inf if wire == "none" else bits_per_second(wire)
 
 
 def _order(method: str) -> int:

@@ -61,8 +61,8 @@ accuracy."""
 AS_GOOD = 1.02
 """Steps whose times differ by at most this factor count as equally fast; of these, the step that
 sends most is advised."""
-BANDWIDTHS = (1e6, 1e12)
-"""Range, in bit/s, in which ``Setting.crossover_bit_s`` searches."""
+BANDWIDTHS = tuple(10 ** (6 + i / 100) for i in range(601))
+"""Bandwidths in bit/s, from 1 Mbit/s to 1 Tbit/s, at which ``Setting.paying_bit_s`` predicts."""
 
 BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
 BITS |= {
@@ -160,23 +160,15 @@ class Setting:
         found = [self.step("dense"), self.step("fp16")]
         return found + [self.step("sparse", density) for density in densities]
 
-    def crossover_bit_s(self, density: float) -> float:
-        """Return the bandwidth in bit/s below which compression is faster than dense and fp16; 0 if
-        compression is never faster in the range ``BANDWIDTHS``, inf if it is always faster
-        there."""
-
-        def pays(logarithm: float) -> bool:
-            here = replace(self, bandwidth_bit_s=math.exp(logarithm))
-            dense, fp16, sparse = here.steps([density])
-            return sparse.step_s < min(dense.step_s, fp16.step_s)
-
-        low, high = map(math.log, BANDWIDTHS)
-        if pays(high):
-            return math.inf
-        while high - low > 0.01:
-            middle = (low + high) / 2
-            low, high = (middle, high) if pays(middle) else (low, middle)
-        return math.exp(low) if pays(low) else 0.0
+    def paying_bit_s(self, densities: Sequence[float]) -> list[float]:
+        """Return the bandwidths, of ``BANDWIDTHS`` and this setting's own, at which ``choose``
+        recommends compression. They are neighbours. Under Gloo, dense steps can be faster above
+        them, and fp16 steps below them."""
+        return [
+            speed
+            for speed in sorted({*BANDWIDTHS, self.bandwidth_bit_s})
+            if choose(replace(self, bandwidth_bit_s=speed).steps(densities)).way == "sparse"
+        ]
 
 
 def choose(steps: Sequence[Step]) -> Step:
@@ -237,8 +229,9 @@ def run(options: argparse.Namespace) -> int:
     steps = setting.steps(densities)
     chosen = choose(steps)
     told = chosen if chosen.way == "sparse" else min(steps[2:], key=lambda each: each.step_s)
-    crossover = setting.crossover_bit_s(told.density or 0.0)
-    sentence = _sentence(chosen, told, steps, crossover)
+    paying = setting.paying_bit_s(densities)
+    slowest, quickest = (paying[0], paying[-1]) if paying else (0.0, 0.0)
+    sentence = " ".join([_sentence(chosen, told, steps), _range(slowest, quickest)])
     if wanted is not None:
         sentence += " " + _accuracy(options.steps, wanted, densities)
     if options.json:
@@ -248,7 +241,8 @@ def run(options: argparse.Namespace) -> int:
             "density_wanted": wanted,
             "step_s": chosen.step_s,
             "steps": [asdict(each) for each in steps],
-            "crossover_bit_s": None if math.isinf(crossover) else crossover,
+            "crossover_bit_s": None if quickest >= BANDWIDTHS[-1] else quickest,
+            "pays_from_bit_s": None if slowest <= BANDWIDTHS[0] else slowest,
             "sentence": sentence,
             "assumed": assumed,
         }
@@ -318,23 +312,26 @@ def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
     return " ".join([text, *(f"{words[0].upper()}{words[1:]}." for words in low)])
 
 
-def _sentence(chosen: Step, told: Step, steps: Sequence[Step], crossover: float) -> str:
+def _sentence(chosen: Step, told: Step, steps: Sequence[Step]) -> str:
     dense, fp16 = steps[:2]
     both = f"dense {1e3 * dense.step_s:,.1f} ms and fp16 {1e3 * fp16.step_s:,.1f} ms"
     if chosen is told:
         times = min(dense.step_s, fp16.step_s) / told.step_s
-        text = (
+        return (
             f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, "
             f"{both}: {times:.1f} times as fast as the better of the two."
         )
-    else:
-        text = (
-            f"Compression will not help here: use {chosen.way}. Density {told.density:g} takes "
-            f"{1e3 * told.step_s:,.1f} ms a step, {both}; {1e3 * chosen.waiting_s:,.1f} ms of "
-            f"{chosen.way}'s step are spent waiting for the network."
-        )
-    if crossover == 0.0:
-        return f"{text} No bandwidth of 1 Mbit/s or more changes that."
-    if math.isinf(crossover):
-        return f"{text} That holds for any bandwidth up to 1 Tbit/s."
-    return f"{text} Compression pays below about {crossover / 1e9:.2g} Gbit/s."
+    return (
+        f"Compression will not help here: use {chosen.way}. Density {told.density:g} takes "
+        f"{1e3 * told.step_s:,.1f} ms a step, {both}; {1e3 * chosen.waiting_s:,.1f} ms of "
+        f"{chosen.way}'s step are spent waiting for the network."
+    )
+
+
+def _range(slowest: float, quickest: float) -> str:
+    if not quickest:
+        return "No bandwidth of 1 Mbit/s or more changes that."
+    bounds = [f"above about {slowest / 1e9:.2g} Gbit/s"] if slowest > BANDWIDTHS[0] else []
+    if quickest < BANDWIDTHS[-1]:
+        bounds.append(f"below about {quickest / 1e9:.2g} Gbit/s")
+    return f"Compression pays {' and '.join(bounds) or 'at any bandwidth up to 1 Tbit/s'}."

@@ -192,7 +192,8 @@ class Driver:
         for bucket, conversation in list(self._under_way.items()):
             if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
                 del self._under_way[bucket]
-                with contextlib.suppress(SparseError):  # the failed step has raised its own error
+                # The failed step has raised its own error, and a broken world fails this step, too.
+                with contextlib.suppress(Exception):
                     conversation.finish(self.step.configuration.timeout_s)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:

@@ -95,7 +95,7 @@ class Stats:
     def report(self, density_asked: float | None) -> Report:
         """Return all counters of this rank, JSON-serializable.
 
-        steps : number of completed steps; if tensors differ, the largest number
+        steps : number of completed steps of compressed tensors; if they differ, the largest number
         nonfinite_steps : number of steps without effect, because a gradient or a sum had NaN or Inf
         density_asked : the density that the configuration asks for, as given to this method
         sparse_steps, dense_steps : how often a tensor sent selected entries, and how often a tensor

@@ -250,6 +250,7 @@ class TorchCompressor(ParameterCompressor):
             ledger.clear()
             raise
         finally:
+            ctx.extra = None  # otherwise the gradient would live as long as the ticket
             ledger.end_wait(came)
         if self._is_led:
             policy.arrived()
@@ -259,7 +260,6 @@ class TorchCompressor(ParameterCompressor):
         gradient, memory, _ = cast(
             "tuple[torch.Tensor, np.ndarray | None, torch.Tensor]", ticket.extra
         )
-        ticket.extra = None  # otherwise the gradient would live as long as the ticket
         parameter = NOTHING
         if self._finishes and ticket.position is not None:
             parameter = self._value_of(ticket.position)

@@ -50,6 +50,15 @@ def test_where_no_engine_can_be_had_nothing_counts_as_passed(tmp_path):
     assert "passed" not in done.stdout
 
 
+def test_a_name_that_no_case_has_is_an_error_that_lists_the_cases():
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "docker-test"), "--only", "nothing"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stdout == ""
+    assert "no case matches 'nothing'" in done.stderr and "torch gloo; torch mpi;" in done.stderr
+
+
 def test_every_exchange_and_every_fault_is_a_case():
     listed = subprocess.run(
         [str(ROOT / "scripts" / "docker-test"), "--list"],

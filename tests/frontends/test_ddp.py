@@ -163,12 +163,15 @@ def test_who_keeps_the_others_waiting_is_named(ranks):
 @pytest.mark.full
 def test_the_example_trains(tmp_path):
     log = tmp_path / "log.json"
+    records = tmp_path / "records.jsonl"
     options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))
+    options += ("--momentum", "0.5", "--telemetry", str(records))
     outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options)
     assert outcome.code == 0, outcome.end
     summary = json.loads(log.read_text().splitlines()[-1])
     assert summary["test_accuracy"] > 0.7
     assert 0.015 < summary["density_achieved"] < 0.03
+    assert "test_accuracy" in records.read_text()
 
 
 def on_devices(group):

@@ -225,10 +225,13 @@ def test_blocks_of_the_documentation_train_and_replicas_stay_equal(outcome):
 @pytest.mark.full
 def test_the_example_trains(tmp_path):
     log = tmp_path / "digits.jsonl"
+    records = tmp_path / "records.jsonl"
     words = ["--epochs=4", "--density=0.05", f"--log-json={log}"]
+    words += ["--momentum=0.5", f"--telemetry={records}"]
     outcome = launch_example("tensorflow2_keras3_digits.py", 2, "mpi", *words)
     assert outcome.code == 0, outcome.end
     *epochs, summary = [json.loads(line) for line in log.read_text().splitlines()]
     assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
     assert summary["test_accuracy"] > 0.8
     assert summary["density_achieved"] < 0.06
+    assert "test_accuracy" in records.read_text()

@@ -14,8 +14,8 @@ cluster.shape("200mbit")
 before = cluster.bytes_received()
 wire = probe.measure(cluster, "200mbit")
 after = cluster.bytes_received()
-cluster.shape(None)
-unshaped = probe.measure(cluster, None)
+cluster.shape("none")
+unshaped = probe.measure(cluster, "none")
 names = [
     subprocess.run(
         cluster.on(host, ["hostname"]), capture_output=True, text=True, check=True

@@ -1,6 +1,8 @@
 """The cluster of namespaces: its links are as slow as asked, and nothing is left behind."""
 
+import argparse
 import json
+import math
 import os
 import signal
 import subprocess
@@ -42,9 +44,11 @@ def test_a_cluster_is_never_laid_into_the_machines_own_network(monkeypatch):
 
 def test_rates_are_read_as_tc_writes_them():
     assert [bits_per_second(rate) for rate in ("100mbit", "2.5gbit")] == [1e8, 2.5e9]
+    assert math.isinf(bits_per_second("none"))
     assert burst_bytes("10gbit") == 2_500_000
-    with pytest.raises(ValueError, match="10 fast"):
-        bits_per_second("10 fast")
+    for text in ("10 fast", "5mb", "fastgbit", "-1gbit", "0mbit", "infgbit"):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"{text}.*as 1gbit"):
+            bits_per_second(text)
 
 
 @needs_spaces

@@ -147,6 +147,7 @@ def test_a_search_goes_on_while_the_best_rate_is_at_an_end_and_none_that_diverge
         (["--frontend", "ddp", "--methods", "dense", "topk"], "in Horovod's PyTorch alone"),
         (["--density", "{'*': 0.1}"], "take one number"),
         (["--hosts", "1"], "at least 2"),
+        (["--rates", "1gbit", "5mb"], "--rates: '5mb': a number and one of kbit, mbit, gbit"),
     ],
 )
 def test_what_is_not_measured_is_refused(arguments, words, capsys):

@@ -76,11 +76,21 @@ def test_compressing_is_advised_on_a_slow_network_and_not_on_a_quick_one(capsys)
     quick = advised(capsys, *RESNET, "--bandwidth", "100Gbit")
     assert quick["choice"] == "dense" and "will not help here: use dense" in quick["sentence"]
     crossover = slow["crossover_bit_s"]
-    assert 1e9 < crossover < 100e9 and crossover == pytest.approx(quick["crossover_bit_s"])
-    for factor in (0.9, 1.1):
-        there = ("--density", "0.001", "--bandwidth", f"{factor * crossover / 1e9}Gbit")
-        dense, fp16, sparse = advised(capsys, *RESNET, *there)["steps"]
-        assert (sparse["step_s"] < min(dense["step_s"], fp16["step_s"])) == (factor < 1)
+    assert 1e9 < crossover < 100e9 and crossover == quick["crossover_bit_s"]
+    for factor in (0.97, 1.03):
+        there = advised(capsys, *RESNET, "--bandwidth", f"{factor * crossover / 1e9}Gbit")
+        assert (there["choice"] == "sparse") == (factor < 1)
+
+
+def test_with_a_high_density_compression_pays_between_two_bandwidths(capsys):
+    choices, told = [], set()
+    for speed in ("100Mbit", "640Mbit", "1Gbit", "4Gbit", "4.4Gbit", "100Gbit"):
+        found = advised(capsys, *RESNET, "--density", "0.15", "--bandwidth", speed)
+        choices.append(found["choice"])
+        told.add(found["sentence"][found["sentence"].rindex("Compression pays") :])
+    assert choices == ["fp16", "fp16", "sparse", "sparse", "dense", "dense"]
+    assert told == {"Compression pays above about 0.65 Gbit/s and below about 4.3 Gbit/s."}
+    assert found["pays_from_bit_s"] < 1e9 < found["crossover_bit_s"]
 
 
 def test_the_steps_of_a_training_say_which_density_it_wants(capsys):
@@ -170,11 +180,13 @@ def test_units_are_read():
             read(text)
 
 
-def test_a_crossover_may_be_nowhere_or_everywhere():
-    nothing_to_win = Setting(Model(1000, 50, 0.0), 1e-3, 0.0, 2, 1e9, 5e-5)
-    assert nothing_to_win.crossover_bit_s(0.5) == 0.0
-    far = Setting(Model(1000, 0, 0.0), 1e-6, 0.0, 2, 1e9, 1.0)
-    assert math.isinf(far.crossover_bit_s(0.001))
+def test_compression_may_pay_nowhere_or_everywhere(capsys):
+    one = ("--parameters", "1000", "--world-size", "2")
+    nowhere = advised(capsys, *one, "--backward", "1ms", "--density", "0.5")
+    assert nowhere["crossover_bit_s"] == 0.0 and "No bandwidth of 1 Mbit/s" in nowhere["sentence"]
+    everywhere = advised(capsys, *one, "--backward", "1us", "--latency", "1s")
+    assert everywhere["crossover_bit_s"] is None is everywhere["pays_from_bit_s"]
+    assert "pays at any bandwidth up to 1 Tbit/s" in everywhere["sentence"]
 
 
 def test_numpy_is_all_that_it_needs(tmp_path):

@@ -229,6 +229,22 @@ def test_an_exchange_that_raises_is_not_waited_for_again():
     assert_conserved(worlds.run(2, script))
 
 
+def test_an_error_that_an_old_step_left_behind_does_not_end_the_next_step():
+    def script(collective):
+        def broken(timeout_s):
+            raise MemoryError("out of memory")
+
+        session = start(collective)
+        waiting = start_exchange(session, (0, 1, 2), gradients(collective, 0))
+        for conversation in session.driver._under_way.values():
+            conversation.pending.wait = broken
+        with pytest.raises(MemoryError):
+            session.driver.decompress(*waiting[0])
+        return measured_step(session, gradients(collective, 1))
+
+    assert_conserved(worlds.run(2, script))
+
+
 def test_a_failure_takes_back_no_earlier_step():
     def script(collective):
         session = start(collective, SPARSE)

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("horovod.torch", reason="the package imports it", exc_type=ImportError)
 import torch
+from programs import run_python
 from torch import nn
 
 from hvd_sparse.errors import InvalidOption
@@ -210,6 +211,27 @@ def test_one_number_travels_and_the_gradient_comes_back_as_it_is(caplog):
     sent, context = compression.compress(gradient)
     assert sent.numel() == 1
     assert compression.decompress(sent * 2, context) is gradient
+
+
+KEPT = """
+import horovod.torch as hvd
+import torch
+from hvd_sparse.torch import Compression
+hvd.init()
+layer = torch.nn.Linear(40, 30)
+compression = Compression.topk(layer.named_parameters(), density=0.1)
+for name, parameter in layer.named_parameters():
+    parameter.grad = torch.ones_like(parameter)
+    wire, ticket = compression.compress(parameter.grad)
+    assert ticket.has_carrier is (name == "weight") and ticket.extra is not None
+    compression.decompress(hvd.allreduce(wire, name=name), ticket)
+    assert ticket.extra is None, name
+"""
+
+
+def test_a_ticket_lets_the_gradient_go_with_the_result():
+    done = run_python("-c", KEPT)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_sparse_gradient_that_horovod_gathered_is_handed_on():
