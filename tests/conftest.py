@@ -12,14 +12,7 @@ from installed import horovod_parts, is_installed, left_out, missing
 from tiers import RANKS, TESTS, folder_of
 
 # Modules of checks get pytest's explanations of failed asserts, as test files do.
-pytest.register_assert_rewrite(
-    "conformance.codec_checks",
-    "conformance.exchange_checks",
-    "conformance.kernel_checks",
-    "conformance.memory_checks",
-    "conformance.selector_checks",
-    "conformance.stack_checks",
-)
+pytest.register_assert_rewrite("conformance")
 
 common = settings(
     derandomize=True,

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import traceback
 from functools import cache
-from typing import IO
+from typing import IO, Any
 
 from installed import python_path, with_triton
 
@@ -38,6 +38,13 @@ def run_worker(
     assert line, f"the process that is forked ended with {process.wait()}"
     code, printed, said = json.loads(line)
     return subprocess.CompletedProcess([module, *arguments], code, printed, said)
+
+
+def told_by(module: str, *arguments: str, **environment: str) -> Any:
+    """Return what a worker, which must end well, prints as JSON."""
+    done = run_worker(module, *arguments, **environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout or "null")
 
 
 def interpreted() -> dict[str, str]:

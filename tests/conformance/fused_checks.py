@@ -13,24 +13,19 @@ from conformance.directed_checks import (
 from conformance.hostile import bits
 from conformance.kernel_checks import (
     PER_VECTOR,
+    assert_moments,
     assert_takes,
-    check_infinity_is_reported,
-    check_largest_of_many,
     check_sum_is_wide,
     check_threshold_is_rounded,
     has_statistics,
-    put,
     rounded,
     thresholds,
-    total_of,
     untouched,
     vectors,
 )
 from conformance.packing_checks import PACKING
-from conformance.statistics_checks import ON_FINITE_DATA
+from conformance.statistics_checks import ON_FINITE_DATA, check_orthogonalized
 
-from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
@@ -49,13 +44,7 @@ def check_accumulate(kernels, x):
     with untouched(x, residual):
         moments = kernels.accumulate(x, residual, out)
     assert bits(out) == bits(kept)
-    assert moments.numel == x.size
-    assert moments.is_finite == math.isfinite(total_of([abs(v) for v in total.tolist()]))
-    if moments.is_finite:
-        magnitudes = [abs(v) for v in total.tolist()]
-        assert moments.abs_max == max(magnitudes, default=0.0)
-        assert moments.nonzeros == sum(v != 0 for v in magnitudes)
-        assert math.isclose(moments.abs_sum, math.fsum(magnitudes), rel_tol=1e-12)
+    assert_moments(moments, total)
     in_place = residual.copy()
     with untouched(x):
         kernels.accumulate(x, in_place, in_place)
@@ -124,30 +113,6 @@ def check_trim(kernels, x):
             assert one.values.tobytes() == x[np.array(kept, np.intp)].tobytes()
 
 
-def check_large(kernels, dtype):
-    rng, size = np.random.default_rng(5), (1 << 22) // np.dtype(dtype).itemsize + 37
-    x, residual = (rng.laplace(size=size).astype(dtype) for _ in range(2))
-    x[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
-    for threshold, capacity in ((9.0, size // 50), (4.0, size), (4.0, 100)):
-        aim, oracle = Aim(threshold, capacity), residual.copy()
-        expected = reference.accumulate_and_take(x, oracle, oracle, aim)
-        for shift in (0, 1):
-            in_place = np.concatenate([np.zeros(shift, dtype), residual])[shift:]
-            for kept, out in (
-                (residual, aligned_zeros(size + shift, dtype)[shift:]),
-                (in_place, in_place),
-            ):
-                taking = kernels.accumulate_and_take(x, kept, out, aim)
-                assert bits(out) == bits(oracle)
-                assert taking.nonfinite == expected.nonfinite > 0
-                assert (taking.taken is None) == (expected.taken is None)
-                if taking.taken is not None:
-                    assert taking.taken.indices.tobytes() == expected.taken.indices.tobytes()
-                    assert taking.taken.values.tobytes() == expected.taken.values.tobytes()
-
-
-DRAWS = 40
-
 FUSED = (
     check_accumulate,
     check_accumulate_and_take,
@@ -155,25 +120,25 @@ FUSED = (
     check_take_by_decay,
     check_take_by_momentum,
 )
-OF_A_DTYPE = (
-    check_infinity_is_reported,
-    check_large,
-    check_large_directions,
-    check_largest_of_many,
-)
+OF_FINITE = (*ON_FINITE_DATA, check_take_by_adam)
+OF_A_VECTOR = PER_VECTOR + FUSED + OF_FINITE
+OF_A_DTYPE = (check_large_directions, check_orthogonalized, hostile.check_beside_the_reference)
 ALONE = (check_threshold_is_rounded, check_sum_is_wide, *PACKING)
+
+
+def put(check, kernels, x):
+    """Check the kernels on a vector, if the check is not only for finite data or the vector is."""
+    if check not in OF_FINITE or has_statistics(x):
+        with np.errstate(over="ignore", invalid="ignore"):
+            check(kernels, x)
 
 
 def check_kernels(kernels):
     for check in ALONE:
         check(kernels)
     for dtype in ("float32", "float64"):
+        for x in vectors(dtype):
+            for check in OF_A_VECTOR:
+                put(check, kernels, x)
         for check in OF_A_DTYPE:
             check(kernels, dtype)
-        for x in vectors(dtype):
-            for check in PER_VECTOR + FUSED:
-                put(check, kernels, x)
-            for check in (*ON_FINITE_DATA, check_take_by_adam) if has_statistics(x) else ():
-                put(check, kernels, x)
-    for seed in range(DRAWS):
-        hostile.check_beside_the_reference(kernels, seed)

@@ -1,8 +1,10 @@
 """Vectors that no random distribution gives, and a comparison of engines on them."""
 
 import numpy as np
+from distributions import draw
 
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.types import Selection
 
@@ -59,27 +61,41 @@ def random_vector(rng, dtype):
     return np.ascontiguousarray(x, dtype)
 
 
-def check_beside_the_reference(kernels, seed):
-    rng = np.random.default_rng(seed)
-    dtype = str(rng.choice(["float32", "float64"]))
-    x = random_vector(rng, dtype)
-    gradient = np.resize(random_vector(rng, dtype), x.size).astype(dtype)
-    threshold = (
-        float(abs(rng.choice(x)))
-        if x.size and rng.random() < 0.3
-        else float(rng.choice(THRESHOLDS))
-    )
-    count = int(rng.choice([0, 1, 2, x.size // 2, x.size, x.size + 5]))
-    indices = np.sort(rng.choice(3 * x.size + 1, x.size, replace=False)).astype(np.uint32)
-    ask_both(kernels, x, gradient, 1.0 if np.isnan(threshold) else threshold, count, indices)
+DRAWS = 40
 
 
-def ask_both(kernels, x, *asked_with):
-    asked = _questions(x, *asked_with)
+def long_vectors(dtype):
+    numel = 10_001
+    x, order = draw("laplace", numel, dtype), np.arange(numel)
+    made = [draw("normal", short, dtype) for short in (15, 16, 17, 4_095, 4_097, 12_345)]
+    made += [x, np.full(numel, 0.1), np.where(order % 3, 0.2, -0.1), np.round(2 * x) / 2]
+    made += [np.where(order == 7, 1e30, x), np.round(5 * x) * np.finfo(dtype).smallest_subnormal]
+    made += [np.where(order % 1_000, -0.0, x), np.where(order % 2, np.nan, np.round(x))]
+    made += [np.where(order % 7, x, -np.inf)]
+    large = draw("laplace", (1 << 22) // np.dtype(dtype).itemsize + 37, dtype)
+    large[::99_991] = np.resize([np.nan, np.inf, -np.inf], large[::99_991].size)
+    return [np.ascontiguousarray(x, dtype) for x in [*made, large]]
+
+
+def check_beside_the_reference(kernels, dtype):
+    rng = np.random.default_rng(0)
+    for number in range(DRAWS):
+        x = random_vector(rng, dtype)
+        count = (0, 1, 2, x.size // 2, x.size, x.size + 5)[number % 6]
+        ask_both(kernels, x, THRESHOLDS[number % len(THRESHOLDS)], count)
+    for number, x in enumerate(long_vectors(dtype)):
+        ask_both(kernels, x, 4.0, x.size)
+        ask_both(kernels, x, 0.1, (7, x.size // 100, x.size // 2, x.size - 1)[number % 4])
+
+
+def ask_both(kernels, x, threshold, count):
+    gradient, indices = np.roll(x, 3), np.arange(1, 3 * x.size, 3, dtype=np.uint32)
+    gradient.flags.writeable = indices.flags.writeable = x.flags.writeable
+    asked = _questions(x, gradient, threshold, count, indices)
     with np.errstate(over="ignore", invalid="ignore"):
         for name, ask in asked.items():
             assert ask(kernels) == ask(reference), (
-                f"{name} differs: numel {x.size}, {asked_with[1:3]}"
+                f"{name} differs: numel {x.size}, threshold {threshold}, count {count}"
             )
 
 
@@ -87,31 +103,32 @@ def _questions(x, gradient, threshold, count, indices):
     taken = Selection(indices, x, 3 * x.size + 1)
 
     def fused(kernels, in_place):
-        residual = x.copy()
-        out = residual if in_place else np.full_like(x, 9)
+        residual = x.copy() if in_place else x
+        out = residual if in_place else aligned_zeros(x.size, x.dtype)
         taking = kernels.accumulate_and_take(
             gradient, residual, out, Aim(threshold or 1e-300, count)
         )
-        return bits(residual), bits(out), taking.nonfinite, _bits(taking.taken)
+        return bits(x), bits(out), taking.nonfinite, entry_bits(taking.taken)
 
     def accumulated(kernels, in_place):
-        residual = x.copy()
+        residual = x.copy() if in_place else x
         out = residual if in_place else np.full_like(x, 9)
         moments = kernels.accumulate(gradient, residual, out)
         told = repr(moments.abs_max), moments.nonzeros, moments.is_finite
-        return bits(residual), bits(out), *told
+        return bits(x), bits(out), *told
 
     def trimmed(kernels, gives_back):
         out = np.full(taken.numel, 9, x.dtype) if gives_back else None
         kept, least = kernels.trim(taken, count, out)
-        return _bits(kept), repr(least), None if out is None else bits(out)
+        return entry_bits(kept), repr(least), None if out is None else bits(out)
 
     def scattered(kernels):
         out = np.full(taken.numel, 9, x.dtype)
         kernels.restore(out, taken)
-        kernels.clear(out, indices[::3].copy())
         kernels.scatter_add(out, indices, x)
-        return bits(out)
+        added = bits(out)
+        kernels.clear(out, indices)
+        return added, bits(out)
 
     def assembled(kernels):
         out = np.full(taken.numel, 9, x.dtype)
@@ -121,18 +138,18 @@ def _questions(x, gradient, threshold, count, indices):
 
     def counted(kernels):
         number, few = kernels.count_and_take(x, threshold or 1e-300, count)
-        return number, _bits(few)
+        return number, entry_bits(few)
 
     def few(kernels):
         number, largest = kernels.take_at_most(x, threshold, count)
-        return number, _bits(largest)
+        return number, entry_bits(largest)
 
     return {
         "moments": lambda kernels: repr(kernels.moments(x).abs_max)
         + str(kernels.moments(x).nonzeros),
         "count_at_least": lambda kernels: kernels.count_at_least(x, threshold),
-        "take_at_least": lambda kernels: _bits(kernels.take_at_least(x, threshold)),
-        "take_largest": lambda kernels: _bits(kernels.take_largest(x, count)),
+        "take_at_least": lambda kernels: entry_bits(kernels.take_at_least(x, threshold)),
+        "take_largest": lambda kernels: entry_bits(kernels.take_largest(x, count)),
         "count_and_take": counted,
         "take_at_most": few,
         "accumulate": lambda kernels: (accumulated(kernels, False), accumulated(kernels, True)),
@@ -148,7 +165,7 @@ def bits(x):
     return np.where(np.isnan(x), x.dtype.type(np.nan), x).tobytes()
 
 
-def _bits(selection):
+def entry_bits(selection):
     if selection is None:
         return None
     indices, values = selection.indices, selection.values

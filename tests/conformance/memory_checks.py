@@ -27,6 +27,14 @@ def step(state, gradient, sent, kernels=reference):
     return accumulated, selection
 
 
+def after_a_step(memory, *, rollback):
+    """Return the state of a tensor after one step, and what the step has sent."""
+    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
+    _, sent = step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    state.commit()
+    return state, sent
+
+
 def check_split_is_exact(memory, name, dtype, *, rollback):
     """Check law 1 bit for bit over several steps. A sent entry is +0.0 in the next residual."""
     numel = 200
@@ -55,28 +63,25 @@ def check_split_is_exact(memory, name, dtype, *, rollback):
 def check_rests(memory):
     """Check that a step at learning rate 0 sends no entries, keeps the residual, and applies
     received entries."""
-    spec = TensorSpec("t", (20, 10), "float32")
-    state = memory.create(spec, rollback=True)
-    step(state, draw("normal", 200), lambda x: every_nth(x, 4))
-    state.commit()
-    arrived = draw("uniform", 200)
+    state, _ = after_a_step(memory, rollback=True)
+    arrived = draw("uniform", 300)
     finished = state.finish(arrived.copy(), np.zeros_like(arrived), True, reference)
     assert finished.tobytes() == arrived.tobytes(), "what arrives is not what is applied"
     state.rate = 0.0
     for takes_all in (False, True):
         before = residual_of(state)
-        resting = state.compensate(draw("normal", 200, seed=3), reference).vector
+        resting = state.compensate(draw("normal", 300, seed=3), reference).vector
         assert not resting.any(), "a step without a rate offers something"
         if takes_all:
             assert not state.take_all().any(), "a step without a rate sends something"
         else:
-            at = np.arange(0, 200, 3, dtype=np.uint32)
-            state.update(Selection(at, resting[at], 200), True, reference)
+            at = np.arange(0, 300, 3, dtype=np.uint32)
+            state.update(Selection(at, resting[at], 300), True, reference)
         state.commit()
         assert residual_of(state).tobytes() == before.tobytes(), (
             "a step without a rate lost something"
         )
-    moments = state.compensate(np.full(200, np.nan, np.float32), reference).moments
+    moments = state.compensate(np.full(300, np.nan, np.float32), reference).moments
     assert moments is not None and not moments.is_finite, "NaN is not seen at a rate of 0"
     state.roll_back()
 
@@ -113,13 +118,9 @@ def check_rounding_stays(memory):
 
 
 def check_roll_back_restores_bits(memory, *, dense):
-    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
-    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
-    state.commit()
+    state, _ = after_a_step(memory, rollback=True)
     before = bits_of(state.arrays())
-    twin = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
-    step(twin, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
-    twin.commit()
+    twin, _ = after_a_step(memory, rollback=True)
     for _ in range(2):
         if dense:
             state.compensate(draw("lognormal", 300, seed=2), reference)
@@ -136,9 +137,7 @@ def check_roll_back_restores_bits(memory, *, dense):
 
 
 def check_mass_is_kept_without_roll_back(memory, *, dense):
-    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=False)
-    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
-    state.commit()
+    state, _ = after_a_step(memory, rollback=False)
     before = residual_of(state).tobytes()
     accumulated = state.compensate(draw("lognormal", 300, seed=2), reference).vector.copy()
     if dense:
@@ -153,9 +152,7 @@ def check_mass_is_kept_without_roll_back(memory, *, dense):
 
 
 def check_roll_back_before_compensate_changes_nothing(memory, *, rollback):
-    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
-    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
-    state.commit()
+    state, _ = after_a_step(memory, rollback=rollback)
     before = residual_of(state)
     state.roll_back()
     assert residual_of(state).tobytes() == before.tobytes(), (
@@ -164,9 +161,7 @@ def check_roll_back_before_compensate_changes_nothing(memory, *, rollback):
 
 
 def check_take_all_flushes(memory, *, rollback):
-    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
-    step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
-    state.commit()
+    state, _ = after_a_step(memory, rollback=rollback)
     accumulated = state.compensate(draw("normal", 300, seed=2), reference).vector.copy()
     everything = state.take_all()
     state.commit()
@@ -176,11 +171,8 @@ def check_take_all_flushes(memory, *, rollback):
 
 def check_masking(memory):
     """(5) With masking, the velocity of sent entries becomes +0.0; without, it does not change."""
-    state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=True)
-    given = draw("normal", 300, seed=1)
-    _, sent = step(state, given, lambda x: every_nth(x, 4))
-    state.commit()
-    expected = given.copy()
+    state, sent = after_a_step(memory, rollback=True)
+    expected = draw("normal", 300, seed=1)
     if memory.masking:
         expected[sent.indices] = 0
     assert state.arrays()["momentum"].tobytes() == expected.tobytes(), (

@@ -1,212 +1,222 @@
-"""Memories, codecs and exchanges with deliberate faults."""
+"""Faults of selectors, memories, codecs and exchanges: for each a part, a method of its or another
+function that it uses, and a change of this function."""
 
 import numpy as np
+from conformance import changes
 
-from hvd_sparse.codecs.bitmap import Bitmap
-from hvd_sparse.codecs.block16 import Block16
-from hvd_sparse.codecs.golomb import Golomb
-from hvd_sparse.codecs.index_value import IndexValue
-from hvd_sparse.codecs.sign_mean import SignMean
-from hvd_sparse.exchanges.allgather import AllGatherExchange
-from hvd_sparse.exchanges.gtopk import GTopK
-from hvd_sparse.exchanges.oktopk import OkTopK
-from hvd_sparse.exchanges.shared_index import SharedIndex
-from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
-from hvd_sparse.memories.contract import Accumulated, ResidualState
-from hvd_sparse.memories.error_feedback import ErrorFeedback
-from hvd_sparse.memories.momentum_correction import MomentumCorrection, MomentumCorrectionState
+from hvd_sparse.kernels import reference
+from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SELECTORS
 from hvd_sparse.types import Selection
 
 
-class Memory(ErrorFeedback):
-    state = ResidualState
-
-    def create(self, spec, *, rollback):
-        return self.state(spec, rollback)
+def changed(part, where, change):
+    own = f"{type(part).__module__}.{type(part).__name__}.{where}"
+    return part, f"hvd_sparse.{where}" if "." in where else own, change
 
 
-class NotCleared(ResidualState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        pass
+def text(part, where, old, new):
+    return changed(part, where, changes.text(old, new))
 
 
-class AllCleared(ResidualState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        self.residual.new[:] = 0
+def instead(part, where, other):
+    return changed(part, where, changes.instead(other))
 
 
-class Subtracted(ResidualState):
-    def compensate(self, gradient, kernels, world_size=1, aim=None):
-        return super().compensate(-gradient, kernels, world_size, aim)
+def spoilt(spoil):
+    """Return a fault of top-k that makes another selection of the right one."""
+
+    def other(found, _, x, __):
+        return found._replace(selection=spoil(found.selection, x))
+
+    return changed(TOPK, "find", changes.result(other))
 
 
-class RoundingDropped(ResidualState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        super().update(sent, True, kernels)
+def picked(x, indices):
+    return Selection(np.asarray(indices, np.uint32), x[indices], x.size)
 
 
-class NeverBack(ResidualState):
-    def roll_back(self):
-        self.residual.commit()
+def from_behind(s, x):
+    mirrored = reference.take_largest(x[::-1], s.count).indices.astype(int)
+    return picked(x, np.sort(x.size - 1 - mirrored))
 
 
-def remembering(state):
-    return type("Broken", (Memory,), {"state": state})()
+def nothing(*_):
+    """Stand for a function that checks or narrows something."""
 
 
-class NotMasked(MomentumCorrectionState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        velocity = self.velocity.new[sent.indices]
-        super().update(sent, is_exact, kernels)
-        self.velocity.new[sent.indices] = velocity
+def is_accepted(*_):
+    return True
 
 
-class AlwaysMasked(MomentumCorrectionState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        super().update(sent, is_exact, kernels)
-        kernels.clear(self.velocity.new, sent.indices)
+def select(id, **options):
+    return SELECTORS.create(id, **{"density": 0.1, **options})
 
 
-class Unmasking(MomentumCorrection):
-    def create(self, spec, *, rollback):
-        return NotMasked(spec, self, rollback)
+TOPK, LDTE_BS, BISECTION = select("topk"), select("ldte_bs"), select("ldte_bs", search="bisection")
+FEEDBACK, ADAM = MEMORIES.create("error_feedback"), MEMORIES.create("adam_correction")
+RESIDUAL, DIRECTION = "memories.contract.ResidualState", "memories._directions.DirectionState"
+MOMENTUM = MEMORIES.create("momentum_correction")
+UNMASKED = MEMORIES.create("momentum_correction", masking=False)
+VELOCITY = "memories.momentum_correction.MomentumCorrectionState.update"
+PLAIN, SIGN_INDEX = CODECS.create("index_value"), CODECS.create("sign_index")
+GATHER, SHARED = EXCHANGES.create("allgather"), EXCHANGES.create("shared_index")
+COUNT, SEARCH = "count = self.count(accumulated.size)", "found = search_threshold("
+CLEARED = "kernels.clear(self.residual.new, sent.indices)"
+MASKED = "kernels.clear(self.velocity.new, sent.indices)"
 
-
-class Overmasking(MomentumCorrection):
-    def create(self, spec, *, rollback):
-        return AlwaysMasked(spec, self, rollback)
-
-
-class ForgetsAtRest(AdamCorrectionState):
-    def update(self, sent, is_exact, kernels, is_taken=False):
-        self._is_held = False
-        super().update(sent, is_exact, kernels, is_taken)
-
-
-class SendsWithoutRate(AdamCorrectionState):
-    def _hold(self, direction, kernels):
-        self._is_held = False
-        self.residual.new[:] = self.residual.old
-        return Accumulated(self.residual.new, kernels.moments(self.residual.new))
-
-
-class SquareStays(AdamCorrectionState):
-    def roll_back(self):
-        super().roll_back()
-        self.square.commit()
-
-
-class Adam(AdamCorrection):
-    def create(self, spec, *, rollback):
-        return self.state(spec, self, rollback)
-
-
-def adapting(state):
-    return type("Broken", (Adam,), {"state": state})()
-
-
-class InPlace(AdamCorrectionState):
-    def finish(self, reduced, parameter, is_compressed, kernels):
-        if is_compressed:
-            reduced += parameter
-            return reduced
-        return super().finish(reduced, parameter, is_compressed, kernels)
-
-
-BROKEN_MEMORIES = {
-    "finished in place": adapting(InPlace),
-    "cleared at a rate of 0": adapting(ForgetsAtRest),
-    "sent at a rate of 0": adapting(SendsWithoutRate),
-    "second moment not rolled back": adapting(SquareStays),
-    "residual not cleared at what was sent": remembering(NotCleared),
-    "whole residual cleared": remembering(AllCleared),
-    "gradient minus residual": remembering(Subtracted),
-    "rounding dropped": remembering(RoundingDropped),
-    "never rolled back": remembering(NeverBack),
-    "momentum not masked": Unmasking(),
-    "momentum masked where it should not be": Overmasking(masking=False),
+OF_SELECTORS = {
+    "last entry dropped": spoilt(lambda s, x: Selection(s.indices[:-1], s.values[:-1], s.numel)),
+    "unsorted": spoilt(lambda s, x: Selection(s.indices[::-1], s.values[::-1], s.numel)),
+    "magnitudes for values": spoilt(lambda s, x: Selection(s.indices, abs(s.values), s.numel)),
+    "values as float16": spoilt(lambda s, x: Selection(s.indices, s.values.astype("f2"), s.numel)),
+    "always the first k": spoilt(lambda s, x: picked(x, np.flatnonzero(x)[: s.count])),
+    "ties to the higher index": spoilt(from_behind),
+    "writes to its input": spoilt(lambda s, x: x.sort() or s),
+    "estimate not corrected": text(
+        LDTE_BS,
+        "find",
+        SEARCH,
+        f"return Found(kernels.take_at_least(accumulated, first), first, 1)\n    {SEARCH}",
+    ),
+    "log_count: bracket not narrowed": instead(
+        LDTE_BS, "selectors._search.Bracket.narrow", nothing
+    ),
+    "bisection: bracket not narrowed": instead(
+        BISECTION, "selectors._search.Bracket.narrow", nothing
+    ),
+    "sampled threshold without repair": text(
+        select("dgc_sampled"),
+        "find",
+        "passes = 0\n",
+        "return Found(context.kernels.take_at_least(accumulated, threshold), threshold)\n",
+    ),
+    "redsync trimmed without exact step": text(
+        select("redsync_trimmed"), "find", "coarse, wanted)", "coarse, 10**9)"
+    ),
+    "radix select without the cut at ties": text(
+        select("radix_select"), "find", "threshold, wanted)", "threshold, 10**9)"
+    ),
+    "a reused threshold without a limit": text(
+        select("redsync_search"), "find", "2 * wanted", "10**9"
+    ),
 }
-
-
-class DropsLast(IndexValue):
-    def encode(self, selection):
-        return super().encode(
-            Selection(selection.indices[:-1], selection.values[:-1], selection.numel)
-        )
-
-
-class Halves(IndexValue):
-    def encode(self, selection):
-        return super().encode(Selection(selection.indices, selection.values * 0.5, selection.numel))
-
-
-class Unsigned(Block16):
-    def encode(self, selection):
-        return super().encode(
-            Selection(selection.indices, np.abs(selection.values), selection.numel)
-        )
-
-
-class Doubles(SignMean):
-    def magnitude(self, magnitudes):
-        return 2 * super().magnitude(magnitudes)
-
-
-class Understates(Bitmap):
-    def body_bytes(self, count, numel, value_bytes=4):
-        return super().body_bytes(count, numel, value_bytes) - 1
-
-
-class NextDoor(Golomb):
-    def decode(self, buffer):
-        selection = super().decode(buffer)
-        return Selection(selection.indices + np.uint32(1), selection.values, selection.numel)
-
-
-BROKEN_CODECS = {
-    "last entry dropped": DropsLast(),
-    "values halved": Halves(),
-    "signs forgotten": Unsigned(),
-    "another magnitude at every turn": Doubles(),
-    "fewer bytes announced than written": Understates(),
-    "indices one too high": NextDoor(),
+OF_LIMITS = {
+    "limit on passes forgotten": text(
+        select("ldte_bs", search="bisection", max_passes=3),
+        "selectors.ldte_bs.search_threshold",
+        "len(widths) <= max_passes and ",
+        "",
+    ),
 }
-
-
-class AnyOrder(AllGatherExchange):
-    def run(self, context):
-        arrivals = yield from super().run(context)
-        rank = context.rank
-        return {
-            p: arrival._replace(parts=arrival.parts[rank:] + arrival.parts[:rank])
-            for p, arrival in arrivals.items()
-        }
-
-
-class Overdrawing(OkTopK):
-    def run(self, context):
-        arrivals = yield from super().run(context)
-        return {
-            p: arrival._replace(left=context.members[p].selection)
-            for p, arrival in arrivals.items()
-        }
-
-
-class Pretending(GTopK):
-    @property
-    def conserves(self):
-        return True
-
-
-class Unsettled(SharedIndex):
-    def run(self, context):
-        arrivals = yield from super().run(context)
-        return {p: arrival._replace(left=None) for p, arrival in arrivals.items()}
-
-
-BROKEN_EXCHANGES = {
-    "sums in another order on every rank": AnyOrder(),
-    "all that was offered taken for sent": Overdrawing(least_entries=1),
-    "cut on the way and forgotten": Pretending(conserving=False),
-    "sent and kept back": Unsettled(),
+OF_PASSES = {
+    "an extra counting pass": text(
+        LDTE_BS, "find", COUNT, f"{COUNT}\n    kernels.count_at_least(accumulated, 1.0)"
+    ),
+    "a second pass for the moments": text(
+        TOPK, "find", COUNT, f"{COUNT}\n    kernels.moments(accumulated)"
+    ),
+    "a pass that takes entries and throws them away": text(
+        TOPK, "find", COUNT, f"{COUNT}\n    kernels.take_at_least(accumulated, 1.0)"
+    ),
+}
+OF_STANDSTILLS = {
+    f"{id}: goes on where counts stand still": instead(
+        select(id, density=0.001), "selectors._search.STANDSTILLS", 99
+    )
+    for id in ("ldte_bs", "topk")
+}
+OF_MEMORIES = {
+    "finished in place": text(
+        ADAM, f"{DIRECTION}.finish", "return reduced", "return np.add(reduced, 1, out=reduced)"
+    ),
+    "cleared at a rate of 0": text(
+        ADAM, f"{DIRECTION}.update", "if not self._is_held:", "if True:"
+    ),
+    "sent at a rate of 0": text(ADAM, f"{DIRECTION}.compensate", "self.rate == 0", "False"),
+    "second moment not rolled back": text(
+        ADAM, f"{DIRECTION}.roll_back", "self._written =", "self._written = self.square.commit() or"
+    ),
+    "residual not cleared at what was sent": text(FEEDBACK, f"{RESIDUAL}.update", CLEARED, "pass"),
+    "whole residual cleared": text(
+        FEEDBACK, f"{RESIDUAL}.update", CLEARED, "self.residual.new[:] = 0"
+    ),
+    "gradient minus residual": text(
+        FEEDBACK, f"{RESIDUAL}.compensate", "(gradient,", "(-gradient,"
+    ),
+    "rounding dropped": text(FEEDBACK, f"{RESIDUAL}.update", "is_exact and not", "not"),
+    "never rolled back": text(FEEDBACK, f"{RESIDUAL}.roll_back", "_forget()", "residual.commit()"),
+    "momentum not masked": text(MOMENTUM, VELOCITY, MASKED, "pass"),
+    "momentum masked where it should not be": text(UNMASKED, VELOCITY, "if masks:", "if True:"),
+}
+OF_CODECS = {
+    "last entry dropped": text(
+        PLAIN,
+        "encode",
+        "indices.size, [indices, values]",
+        "indices[:-1].size, [indices[:-1], values[:-1]]",
+    ),
+    "values halved": text(PLAIN, "encode", "selection.values", "selection.values / 2"),
+    "signs forgotten": text(
+        CODECS.create("block16"), "encode", "(selection.values,", "(abs(selection.values),"
+    ),
+    "another magnitude at every turn": text(
+        CODECS.create("sign_mean"), "magnitude", "return min(", "return 2 * min("
+    ),
+    "fewer bytes announced than written": text(
+        CODECS.create("bitmap"), "body_bytes", "return ", "return -1 + "
+    ),
+    "indices one too high": text(
+        CODECS.create("golomb"), "decode", "(frame, kernels),", "(frame, kernels) + 1,"
+    ),
+    "checksum not looked at": instead(PLAIN, "wire.frame.crc32", lambda *_: 0),
+}
+OF_READERS = {
+    "NaN let in": instead(
+        CODECS.create("block16", values="float16"),
+        "codecs._values.half_values",
+        lambda codes: codes.view("f2").astype("f4"),
+    ),
+    "padding let in": instead(
+        CODECS.create("bitmap"),
+        "codecs._bits.unpack",
+        lambda packed, _, count: np.unpackbits(packed, bitorder="little")[:count],
+    ),
+    "any magnitude let in": text(SIGN_INDEX, "decode", "need(is_ours,", "need(True,"),
+    "any length let in": instead(SIGN_INDEX, "codecs.sign_index.need", nothing),
+    "any order let in": instead(PLAIN, "codecs.index_value.need_ascending", nothing),
+}
+OF_EXCHANGES = {
+    "sums in another order on every rank": text(
+        GATHER, "run", "tuple(parts)", "(*parts[context.rank :], *parts[: context.rank])"
+    ),
+    "all that was offered taken for sent": text(
+        EXCHANGES.create("oktopk", least_entries=1),
+        "exchanges.oktopk._Plan.finish",
+        "restrict(self._member.selection, applied.indices)",
+        "self._member.selection",
+    ),
+    "cut on the way and forgotten": text(
+        EXCHANGES.create("gtopk"), "exchanges.gtopk._Branch.finish", "if conserving", "if False"
+    ),
+    "sent and kept back": text(
+        SHARED, "exchanges.shared_index._arrivals", "),), left)", "),), None)"
+    ),
+}
+OF_RANGES = {
+    "receiver: not looked at": instead(GATHER, "step.receiver._check_range", nothing),
+    **{
+        f"{id}: not looked at": instead(
+            EXCHANGES.create(id, **options), f"exchanges.{id}.is_finite", is_accepted
+        )
+        for id, options in (("gtopk", {}), ("oktopk", {}), ("hierarchical", {"ranks_per_node": 5}))
+    },
+}
+OF_REPLAYS = {
+    "message: step not looked at": text(
+        GATHER, "exchanges.context.ExchangeContext.read", "raise RankMismatch(", "repr("
+    ),
+    "carrier: step not looked at": instead(
+        GATHER, "wire.carrier.CarrierLayout._refuse_step", nothing
+    ),
+    "sum: step not looked at": instead(SHARED, "exchanges.shared_index._check_step", nothing),
 }

@@ -36,7 +36,7 @@ def by_faulthandler():
 
 
 BROKEN_STACKS = {
-    each.__name__: f"{__name__}.{each.__name__}"
+    each.__name__: (f"{__name__}.{each.__name__}",)
     for each in (walked, by_faulthandler)
     if sys.version_info[:2] == (3, 11)
 }

@@ -1,8 +1,9 @@
 """Checks of the codecs' kernels against numpy's conversions and simple counting."""
 
 import numpy as np
+from golden import bodies
 
-from hvd_sparse.kernels.packing import modulus_of
+from hvd_sparse.kernels import reference
 
 CODES = np.arange(1 << 16, dtype=np.uint16)
 LARGEST_BRAIN = 0x7F7F
@@ -126,37 +127,19 @@ def lists_of_indices():
     return drawn
 
 
-def as_bytes(bits):
-    """Return the bytes of a string of bits. The first bit is the lowest bit of the first byte."""
-    whole = "".join(bits)
-    return int(whole[::-1] or "0", 2).to_bytes(-(-len(whole) // 8), "little")
-
-
 def check_gaps(kernels):
-    """Compare the code of gaps with one computed by Python's strings and integers, and decode it.
-    Decoding must read no other bytes."""
+    """Compare the code of gaps with the reference's, which the golden payloads' reader understands,
+    and decode it. Decoding must read no other bytes."""
     for numel, indices in lists_of_indices():
-        shift, parts = modulus_of(len(indices), numel)
-        gaps = [b - a - 1 for a, b in zip([-1, *indices], indices)]
-        pieces, place = [], 0
-        for width in (16, 8, 4, 2, 1):
-            if shift & width:
-                plane = [gap >> place & (1 << width) - 1 for gap in gaps]
-                pieces.append([f"{number:0{width}b}"[::-1] for number in plane])
-                place += width
-        if parts == 3:
-            thirds = [(gap >> shift) % 3 for gap in gaps]
-            pieces.append([str(int(third > 0)) for third in thirds])
-            pieces.append([str(third - 1) for third in thirds if third])
-        pieces.append(["0" * (gap // (parts << shift)) + "1" for gap in gaps])
-        expected = b"".join(map(as_bytes, pieces))
-        packed = kernels.pack_gaps(np.array(indices, np.uint32), numel)
-        assert packed.tobytes() == expected
+        given = np.array(indices, np.uint32)
+        packed = kernels.pack_gaps(given, numel).tobytes()
+        assert packed == reference.pack_gaps(given, numel).tobytes()
+        assert list(bodies.gaps(len(indices), numel, packed)) == indices
         for before in (b"", b"\0"):  # parts of messages begin anywhere
-            there = np.frombuffer(before + expected, np.uint8)[len(before) :]
+            there = np.frombuffer(before + packed, np.uint8)[len(before) :]
             back = kernels.unpack_gaps(there, len(indices), numel)
             assert back.dtype == np.uint32 and back.tolist() == indices
-        for other in (expected[:-1], expected + b"\0", expected + b"\1", b""):
+        for other in (packed[:-1], packed + b"\0", packed + b"\1", b""):
             assert kernels.unpack_gaps(np.frombuffer(other, np.uint8), len(indices), numel) is None
 
 

@@ -74,11 +74,17 @@ def names_of(configuration):
     return [f"hvd_sparse.session.0{f'.{phase}' if phase else ''}" for phase in range(phases)]
 
 
-def check_replays(exchange):
+def check_replay(configuration, name):
     """(ADR 4) If all ranks get a phase or the carrier of the previous step again, all ranks refuse
-    it."""
+    it. Return what the ranks receive."""
+    outcomes = deliver_again(configuration, name, range(WORLD), buckets=BUCKETS)
+    for error, _ in outcomes:
+        is_refused = isinstance(error, (RankMismatch, PeerFailure))
+        assert is_refused, f"{name} of the last step was taken for this one's: {error!r}"
+    return outcomes
+
+
+def check_replays(exchange):
     configuration = configured(exchange)
     for name in [*names_of(configuration), "t1"]:
-        for error, _ in deliver_again(configuration, name, range(WORLD), buckets=BUCKETS):
-            is_refused = isinstance(error, (RankMismatch, PeerFailure))
-            assert is_refused, f"{name} of the last step was taken for this one's: {error!r}"
+        check_replay(configuration, name)

@@ -22,14 +22,16 @@ NEED_THE_HOST = {
 number, or their bits depend on the order of threads."""
 
 
-class Watch(TorchDispatchMode):
-    """While it is active, stores the names of all forbidden operations that run."""
-
+class Untraced(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls):
         """Return False: nothing is traced here, and torch would load its compiler to find this
         out."""
         return False
+
+
+class Watch(Untraced):
+    """While it is active, stores the names of all forbidden operations that run."""
 
     def __init__(self):
         super().__init__()

@@ -1,7 +1,9 @@
 """Broken engines, which tests on the pretend device must detect."""
 
 import ctypes
-from contextlib import contextmanager
+import functools
+from contextlib import ExitStack
+from unittest import mock
 
 import numpy as np
 import torch
@@ -10,50 +12,40 @@ from hvd_sparse.kernels import torch as engine
 from hvd_sparse.kernels.torch import passes, vector
 
 
-def leave_out_the_wait():
-    vector.wait_until = lambda done: None
+@functools.cache
+def pinned():
+    return torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
 
 
-def use_a_pinned_buffer_too_early():
+def upload_by_one_buffer(array, device):
     """Use one buffer for all uploads, as if the device had read it when the call returns."""
-    buffer = torch.empty(1 << 16, dtype=torch.uint8, pin_memory=True)
-
-    def upload(array, device):
-        dtype = torch.from_numpy(array[:0].copy()).dtype
-        host = buffer[: array.nbytes].view(dtype)
-        host.numpy()[...] = array
-        return host.to(device, non_blocking=True)
-
-    vector.upload = engine.upload = upload
+    dtype = torch.from_numpy(array[:0].copy()).dtype
+    host = pinned()[: array.nbytes].view(dtype)
+    host.numpy()[...] = array
+    return host.to(device, non_blocking=True)
 
 
-def read_a_result_on_the_host():
+def read_on_the_host(tensor):
     """Read a result by its address, as if a tensor of the device were one of the CPU."""
-
-    def fetch(tensor):
-        size = tensor.numel() * tensor.element_size()
-        there = (ctypes.c_char * size).from_address(tensor.data_ptr())
-        return np.frombuffer(bytes(there), np.int32)
-
-    passes.fetch = fetch
+    size = tensor.numel() * tensor.element_size()
+    there = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    return np.frombuffer(bytes(there), np.int32)
 
 
 MUTANTS = {
-    "a wait left out": leave_out_the_wait,
-    "a pinned buffer used too early": use_a_pinned_buffer_too_early,
+    "a wait left out": {(vector, "wait_until"): lambda done: None},
+    "a pinned buffer used too early": dict.fromkeys(
+        [(vector, "upload"), (engine, "upload")], upload_by_one_buffer
+    ),
 }
 """Mutants that give wrong results."""
-FATAL = {"a result read on the host": read_a_result_on_the_host}
+FATAL = {"a result read on the host": {(passes, "fetch"): read_on_the_host}}
 """Mutants that crash the process."""
 
 
-@contextmanager
-def undone():
-    """After the block, undo all changes that mutants have made."""
-    names = [(vector, "wait_until"), (vector, "upload"), (engine, "upload")]
-    kept = [(module, name, getattr(module, name)) for module, name in names]
-    try:
-        yield
-    finally:
-        for module, name, value in kept:
-            setattr(module, name, value)
+def broken(mutant):
+    """Return a context in which the engine is this mutant."""
+    stack = ExitStack()
+    for place, other in {**MUTANTS, **FATAL}[mutant].items():
+        stack.enter_context(mock.patch.object(*place, other))
+    return stack

@@ -1,9 +1,7 @@
 """Steps on a device, and buckets passed over at once, give the bits of the host."""
 
-import json
-
 import pytest
-from forks import ON_THE_CPU, interpreted, run_worker
+from forks import ON_THE_CPU, interpreted, told_by
 from frontends._method_cases import STAYING
 from installed import has_triton, is_installed
 
@@ -16,9 +14,7 @@ TENSORS = 3
 def told():
     if not has_triton():
         pytest.skip("triton is not installed")
-    done = run_worker("devices.bucket_worker", **interpreted())
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return told_by("devices.bucket_worker", **interpreted())
 
 
 @pytest.mark.full
@@ -41,8 +37,6 @@ def test_a_bucket_takes_four_launches_of_the_engines_own_cold_or_warm(told, meth
 
 
 def test_results_and_memories_have_the_bits_of_the_host():
-    done = run_worker("devices.step_worker", **ON_THE_CPU)
-    assert done.returncode == 0, done.stderr
-    same = json.loads(done.stdout)
+    same = told_by("devices.step_worker", **ON_THE_CPU)
     assert len(same) == 2 * (len(STAYING) + 9) + 4
     assert [case for case, is_same in same.items() if not is_same] == []

@@ -1,10 +1,9 @@
 """The engine torch on a device: whose memory is closed, and whose copies are late."""
 
-import json
 import signal
 
 import pytest
-from forks import ON_THE_CPU, run_worker
+from forks import ON_THE_CPU, run_worker, told_by
 from installed import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
@@ -26,28 +25,24 @@ MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}
 """Sums by atomics that are right in every order."""
 
 
-def work(*task):
-    return run_worker("devices.engine_worker", *task, **ON_THE_CPU)
+WORKER = "devices.engine_worker"
 
 
 @pytest.fixture(scope="module")
 def counted():
-    done = work("waits")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return told_by(WORKER, "waits", **ON_THE_CPU)
 
 
 @pytest.mark.full
 def test_every_kernel_keeps_its_contract_on_a_device():
-    done = work("conformance")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) > 1000, "the device was hardly ever waited for: was it used?"
+    assert told_by(WORKER, "conformance", **ON_THE_CPU) > 1000, (
+        "the device was hardly ever waited for: was it used?"
+    )
 
 
 def test_the_part_that_mutants_are_put_to_passes():
     """Or every mutant would be caught by the same fault."""
-    done = work("mutant")
-    assert done.returncode == 0, done.stderr
+    told_by(WORKER, "mutant", **ON_THE_CPU)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +54,7 @@ def test_the_part_that_mutants_are_put_to_passes():
     ],
 )
 def test_a_broken_engine_is_caught(mutant, code, words):
-    done = work("mutant", mutant)
+    done = run_worker(WORKER, "mutant", mutant, **ON_THE_CPU)
     assert done.returncode == code, done.stderr
     assert words in done.stderr
 
@@ -75,9 +70,7 @@ def test_no_kernel_uses_an_operation_that_waits_behind_its_back(counted):
 
 
 def test_a_bucket_of_several_streams_waits_for_them_on_the_device():
-    done = work("streams")
-    assert done.returncode == 0, done.stderr
-    followed, left_alone = json.loads(done.stdout)
+    followed, left_alone = told_by(WORKER, "streams", **ON_THE_CPU)
     assert followed and not left_alone
 
 

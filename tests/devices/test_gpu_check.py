@@ -1,6 +1,5 @@
 """``scripts/gpu-check`` where there is no GPU: it says so, and what it would run there does run."""
 
-import json
 import os
 import shlex
 import subprocess
@@ -8,7 +7,7 @@ import sys
 
 import pytest
 from blocks import blocks_for, commands_of
-from forks import ON_THE_CPU, interpreted, run_worker
+from forks import ON_THE_CPU, interpreted, told_by
 from harness import LIMIT_S, ROOT
 from installed import has_triton, is_installed
 
@@ -65,9 +64,7 @@ def test_without_a_gpu_nothing_counts_as_passed(without):
 
 
 def test_the_times_that_it_would_take_are_numbers(tmp_path):
-    done = run_worker(WORKER, "times", "torch", "20000", **ON_THE_CPU)
-    assert done.returncode == 0, done.stderr
-    lines = json.loads(done.stdout)
+    lines = told_by(WORKER, "times", "torch", "20000", **ON_THE_CPU)
     assert len(lines) == 4
     timed = {"add_", "ours", "torch.topk", "DGC, sampled threshold", "Gaussian-k"}
     assert all(timed < set(each) and min(each.values()) > 0 for each in lines)
@@ -85,8 +82,7 @@ def test_the_hidden_waits_that_it_would_look_for_are_looked_for(engine):
     if engine == "triton" and not has_triton():
         pytest.skip("triton is not installed")
     environment = interpreted() if engine == "triton" else ON_THE_CPU
-    done = run_worker(WORKER, "waits", engine, **environment)
-    assert done.returncode == 0, done.stderr
+    told_by(WORKER, "waits", engine, **environment)
 
 
 def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):

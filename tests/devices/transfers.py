@@ -1,7 +1,7 @@
 """Counts the bytes that a GPU would move for the loads and stores of Triton's interpreter."""
 
 import numpy as np
-from torch.utils._python_dispatch import TorchDispatchMode
+from devices.forbidden import Untraced
 from triton.runtime.interpreter import interpreter_builder as builder
 
 SECTOR = 32
@@ -22,14 +22,8 @@ NO_LAUNCH = (
 """Operations without a launch: they allocate, return a view, or copy to or from the host."""
 
 
-class Transfers(TorchDispatchMode):
+class Transfers(Untraced):
     """While it is active, counts the sectors of every load and store, and the launches."""
-
-    @classmethod
-    def _should_skip_dynamo(cls):
-        """Return False: nothing is traced here, and torch would load its compiler to find this
-        out."""
-        return False
 
     def __init__(self, *, of_torch=False):
         super().__init__()

@@ -60,13 +60,7 @@ def test_a_name_that_no_case_has_is_an_error_that_lists_the_cases():
 
 
 def test_every_exchange_and_every_fault_is_a_case():
-    listed = subprocess.run(
-        [str(ROOT / "scripts" / "docker-test"), "--list"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    cases = listed.stdout.split("\n")
+    cases = said_by_scripts("scripts/docker-test --list").split("\n")
     for controller in ("gloo", "mpi"):
         for what in ("torch", "tensorflow", "stop", "kill", "pause", "cut"):
             assert f"{what} {controller}" in cases

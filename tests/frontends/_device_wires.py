@@ -23,7 +23,7 @@ from _device_runs import (
 )
 from _torch_cases import give_gradients, optimizer_without_motion
 from devices import carried
-from devices.mutants import MUTANTS, undone
+from devices.mutants import MUTANTS, broken
 from torch import nn
 
 from hvd_sparse.collectives import horovod_torch
@@ -173,8 +173,7 @@ def survives(mutant):
         late(True)
         before = reused()
         try:
-            with undone(), without_nccl():
-                MUTANTS[mutant]()
+            with broken(mutant), without_nccl():
                 found = run(f"{name}.device", DEVICE)
         except Exception:  # a loud death
             return False

@@ -204,31 +204,24 @@ def test_the_leader_changes_with_every_step():
     ]
 
 
-EVERY = [
-    "allgather",
-    "shared_index",
-    "gtopk",
-    {"id": "gtopk", "conserving": False},
-    "oktopk",
-    {"id": "oktopk", "least_entries": 1},
-    {"id": "hierarchical", "ranks_per_node": 2},
-    "auto",
-]
+exchanges = pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
 
 
-@pytest.mark.parametrize("exchange", EVERY, ids=str)
+@exchanges
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_averages_are_divided_by_the_number_of_ranks_once(exchange, world_size):
+def test_averages_are_divided_by_the_number_of_ranks_once(case, world_size):
+    exchange = {"id": case.id, **case.options}
     gradients = [world_size * g for g in whole_numbers(world_size)]
     summed, _ = reduce_once(configured(exchange), gradients)
     averaged, _ = reduce_once(configured(exchange), gradients, average=True)
     np.testing.assert_allclose(averaged, summed / world_size, rtol=3e-7)
 
 
-@pytest.mark.parametrize("exchange", EVERY, ids=str)
+@exchanges
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
-def test_density_one_is_the_dense_sum(exchange, world_size):
+def test_density_one_is_the_dense_sum(case, world_size):
     """Invariant 31, at every step."""
+    exchange = {"id": case.id, **case.options}
     gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
     applied, kept = reduce_once(configured(exchange, density=1.0), gradients, steps=3)
     np.testing.assert_allclose(
@@ -248,18 +241,6 @@ def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
             expected[half] += topk(total[half], K // 2)
     assert applied.tolist() == expected.tolist()
     assert [np.flatnonzero(k).max() < 2_000 for k in kept[::2]] == [True] * (world_size // 2)
-
-
-def test_hierarchical_sends_its_residual_along_on_a_dense_step():
-    """Law 1 across a warm-up."""
-    schedule = {"id": "piecewise", "boundaries": [1], "densities": [DENSITY, 1.0]}
-    exchange = {"id": "hierarchical", "ranks_per_node": 2}
-    gradients = whole_numbers(4)
-    configuration = configured(exchange, schedule=schedule, allow_dense=True)
-    first, _ = reduce_once(configuration, gradients, steps=1)
-    second, kept = reduce_once(configuration, gradients, steps=2)
-    assert (first.astype(np.float64) + second).tolist() == (2 * sum(gradients)).tolist()
-    assert not any(k.any() for k in kept)
 
 
 def wire_bytes(configuration, world_size):

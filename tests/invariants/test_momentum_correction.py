@@ -88,23 +88,30 @@ def test_with_masking_sending_everything_is_plain_sgd():
     assert not np.allclose(corrected(sent_sparse), sgd(MOMENTUM), rtol=1e-2)
 
 
-def test_without_momentum_it_is_error_feedback_bit_for_bit():
-    states = [
-        part.create(TensorSpec("t", (NUMEL,), "float32"), rollback=True)
-        for part in (
-            MEMORIES.create("momentum_correction", momentum=0.0),
-            MEMORIES.create("error_feedback"),
-        )
-    ]
+@pytest.mark.parametrize(
+    ("memory", "other"),
+    [
+        ({"id": "momentum_correction", "momentum": 0.0}, "error_feedback"),
+        ("momentum_feedback", "error_feedback"),
+        ("muon_correction", "adam_correction"),
+    ],
+    ids=str,
+)
+def test_a_memory_is_another_bit_for_bit(memory, other):
+    """DGC's without momentum, feedback below its bound, and Muon's for one dimension."""
+    spec = TensorSpec("t", (NUMEL,), "float32")
+    states = [MEMORIES.resolve(each).create(spec, rollback=True) for each in (memory, other)]
     for step in range(STEPS):
-        accumulated = [
-            state.compensate(draw("laplace", NUMEL, seed=step), reference).vector.copy()
-            for state in states
-        ]
-        assert accumulated[0].tobytes() == accumulated[1].tobytes()
+        vectors = []
         for state in states:
-            state.update(every_nth(accumulated[0], 3), True, reference)
+            state.step, state.density = step, 0.05
+            given = draw("laplace", NUMEL, seed=step)
+            vectors.append(state.compensate(given, reference, 4).vector.copy())
+            state.update(every_nth(vectors[-1], 3), True, reference)
             state.commit()
+        assert vectors[0].tobytes() == vectors[1].tobytes()
+    if memory == "momentum_feedback":
+        assert not states[0].velocity.old.size, "a vector more than error feedback has"
 
 
 @pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])

@@ -109,22 +109,6 @@ def test_nothing_jumps_where_a_schedule_changes_the_density(densities):
         assert 5 < np.mean(applied[start : start + 10]) < 20, start
 
 
-def test_below_the_bound_the_residual_is_that_of_error_feedback_bit_for_bit():
-    spec = TensorSpec("t", (NUMEL,), "float32")
-    ours = MEMORIES.create("momentum_feedback").create(spec, rollback=True)
-    plain = MEMORIES.create("error_feedback").create(spec, rollback=True)
-    ours.density = 0.05
-    for step in range(STEPS):
-        vectors = []
-        for state in (ours, plain):
-            vector = state.compensate(draw("laplace", NUMEL, seed=step), reference).vector
-            vectors.append(vector.tobytes())
-            state.update(reference.take_largest(vector, 3), True, reference)
-            state.commit()
-        assert vectors[0] == vectors[1]
-    assert not ours.velocity.old.size, "a vector more than error feedback has"
-
-
 @pytest.mark.parametrize("densities", [(1.0, 0.05), (0.05, 1.0)], ids=["down", "up"])
 def test_a_step_that_crosses_the_bound_and_fails_leaves_no_trace(densities):
     before, after = densities

@@ -3,11 +3,11 @@
 import cases
 import pytest
 import worlds
-from worlds import configure, integers, residuals, tensors
+from conformance.exchange_checks import integers, lost, run_steps
+from worlds import configure
 
-from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import SCHEDULES
-from hvd_sparse.step.session import Session
 from hvd_sparse.types import Pace
 
 
@@ -74,87 +74,58 @@ SWITCHES = {"id": "piecewise", "boundaries": (3, 6, 8), "densities": (0.1, 0.9, 
 WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
 
 
+MEMORIES = ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}]
+WAYS = [("allgather", memory, rollback) for memory in MEMORIES for rollback in (True, False)]
+NODES = {"id": "hierarchical", "ranks_per_node": 2}
+
+
 @pytest.mark.parametrize(
-    "memory", ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}], ids=str
+    ("schedule", "dense_steps", "exchange", "memory", "rollback"),
+    [
+        *((SWITCHES, 5, *way) for way in [*WAYS, (NODES, "error_feedback", True)]),
+        *((WARM_UP, 2, *way) for way in WAYS),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize(
-    ("schedule", "dense_steps"), [(SWITCHES, 5), (WARM_UP, 2)], ids=["switches", "warm-up"]
-)
-@pytest.mark.parametrize("rollback", [True, False])
 def test_steps_that_run_dense_send_the_residual_and_lose_nothing(
-    rollback, schedule, dense_steps, memory
+    schedule, dense_steps, exchange, memory, rollback
 ):
     """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
-    specs, steps = tensors((40, 25)), 10
-    options = {"schedule": schedule, "memory": memory, "rollback": rollback}
-    configuration = configure("dgc_sampled", 0.1, allow_dense=True, **options)
-
-    def script(collective):
-        session = Session(configuration, specs, collective)
-        given, reduced, left = 0, 0, []
-        for step in range(steps):
-            gradient = integers(specs, collective.rank, step)
-            given = given + gradient["t0"].astype(float)
-            reduced = reduced + session.reduce(gradient)["t0"].astype(float)
-            left.append(residuals(session)["t0"])
-        return given, reduced, left, session.step.stats.report(None)["dense_steps"]
-
-    outcomes = worlds.run(4, script)
-    kept = sum(left[-1].astype(float) for _, _, left, _ in outcomes).reshape(40, 25)
-    assert (4 * outcomes[0][1] + kept).tolist() == sum(given for given, *_ in outcomes).tolist()
-    for _, _, left, dense in outcomes:
-        assert dense == dense_steps
-        assert sum(not residual.any() for residual in left) == dense_steps
+    options = {"exchange": exchange, "memory": memory, "rollback": rollback}
+    configuration = configure("dgc_sampled", schedule=schedule, allow_dense=True, **options)
+    outcomes = run_steps(configuration, 4, integers, steps=10)
+    assert lost(outcomes) == 0
+    for outcome in outcomes:
+        tensors = outcome["session"].step.stats.report(None)["tensors"].values()
+        assert {tensor["dense_steps"] for tensor in tensors} == {dense_steps}
+        is_kept = any(left.any() for left in outcome["kept"].values())
+        assert is_kept == (schedule is WARM_UP), "SWITCHES ends with dense steps"
 
 
 ALONG = {"id": "learning_rate", "value": 0.1}
 
 
-@pytest.mark.parametrize("select_over", ["tensor", "group"])
-@pytest.mark.parametrize("exchange", ["allgather", "shared_index", "gtopk", "oktopk"])
+@pytest.mark.parametrize(
+    ("exchange", "select_over"),
+    [
+        *((id, "tensor") for id in ("allgather", "shared_index", "gtopk", "oktopk")),
+        ("allgather", "group"),
+    ],
+)
 def test_densities_along_the_learning_rate_lose_nothing_and_replicas_are_alike(
     exchange, select_over
 ):
     """Whole numbers, so that the sums are exact; the rates are of all sizes, 0 among them."""
-    if select_over == "group" and exchange != "allgather":
-        return  # refused: these choose tensor by tensor
-    specs, rates = tensors((40, 25), (30, 30)), (0.5, 1.0, 3.0, 0.0, 1e-6, 20.0, 0.2)
+    rates = (0.5, 1.0, 3.0, 0.0, 1e-6, 20.0, 0.2)
     configuration = configure(
         schedule=ALONG, exchange=exchange, select_over=select_over, density=0.1, groups=1
     )
-
-    def script(collective):
-        session = Session(configuration, specs, collective, average=False)
-        total = {spec.key: 0.0 for spec in specs}
-        given = {spec.key: 0.0 for spec in specs}
-        for step, rate in enumerate(rates):
-            session.step.pace_of = lambda position, rate=rate: Pace(rate, 1.0)
-            gradient = integers(specs, collective.rank, step)
-            reduced = session.reduce(gradient)
-            total = {key: total[key] + reduced[key] for key in total}
-            given = {key: given[key] + gradient[key] for key in given}
-        return given, total, residuals(session)
-
-    outcomes = worlds.run(3, script)
-    for spec in specs:
-        kept = sum(left[spec.key] for _, _, left in outcomes).reshape(spec.shape)
-        given = sum(given[spec.key] for given, *_ in outcomes)
-        for _, total, _ in outcomes:
-            assert (total[spec.key] + kept).tolist() == given.tolist()
+    outcomes = run_steps(
+        configuration, 3, integers, len(rates), lambda step: Pace(rates[step], 1.0)
+    )
+    assert lost(outcomes) == 0
+    assert bits_of_all(outcomes[0]) == bits_of_all(outcomes[1]) == bits_of_all(outcomes[2])
 
 
-def test_ranks_at_other_learning_rates_are_told_the_tensor_and_the_rate():
-    specs = tensors((40, 25))
-    configuration = configure(schedule=ALONG, density=0.1)
-
-    def script(collective):
-        session = Session(configuration, specs, collective)
-        session.step.pace_of = lambda position: Pace(0.5 + collective.rank, 1.0)
-        with pytest.raises(RankMismatch, match=f"'t0'.*is {0.5 + collective.rank} on this rank"):
-            session.reduce(integers(specs, collective.rank, 0))
-        # The step was taken back: with the same rates the ranks go on.
-        session.step.pace_of = lambda position: Pace(0.5, 1.0)
-        session.reduce(integers(specs, collective.rank, 0))
-        return session.step.stats.report(None)["tensors"]["t0"]["entries_sent"]
-
-    assert worlds.run(2, script) == [50, 50]
+def bits_of_all(outcome):
+    return [worlds.bits_of(applied) for applied in outcome["applied"]]

@@ -1,10 +1,8 @@
-"""Invariants 10 to 16: how much of a vector is kept, and which of the selectors agree."""
+"""Invariants 11, 12 and 16: how much of a vector is left, and which estimates agree."""
 
-import cases
 import numpy as np
 import pytest
-from conformance.selector_checks import DENSITIES, find
-from distributions import ALL, draw, squares
+from distributions import draw, squares
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import SELECTORS
@@ -12,31 +10,11 @@ from hvd_sparse.selectors.contract import Context
 from hvd_sparse.selectors.ldte import laplace_threshold
 
 
-def made(condition):
-    return [case for case in cases.SELECTORS if condition(case.create(SELECTORS, density=0.1))]
-
-
-by_magnitude = pytest.mark.parametrize(
-    "case", made(lambda s: s.is_by_magnitude and not s.changes_values), ids=str
-)
-names = pytest.mark.parametrize("name", ALL)
-
-
 def dropped(selection, x):
     """|x - C(x)|^2."""
     rest = x.copy()
     rest[selection.indices] -= selection.values
     return squares(rest)
-
-
-@by_magnitude
-@names
-def test_what_is_left_is_at_most_its_share(case, name):
-    """|x - C(x)|^2 <= (1 - c/n) |x|^2, for the count c that was sent."""
-    for density in DENSITIES:
-        x = draw(name, 1_000, "float64")
-        selection = find(case.create(SELECTORS, density=density), x).selection
-        assert dropped(selection, x) <= (1 - selection.count / x.size) * squares(x) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "uniform"])
@@ -59,14 +37,6 @@ def test_random_places_leave_their_share_in_expectation(name):
     left = float(((1 - hits / rounds) * x**2).sum())
     spread = np.sqrt(float((x**4).sum()) * 0.16 / rounds)
     assert abs(left - 0.8 * squares(x)) < 6 * spread
-
-
-@names
-def test_the_count_never_rises_with_the_threshold(name):
-    x = draw(name, 1_000)
-    thresholds = np.unique(np.abs(x)).astype(float)
-    counts = [reference.count_at_least(x, float(t)) for t in thresholds]
-    assert counts == sorted(counts, reverse=True)
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
