@@ -196,9 +196,8 @@ BLOCKS = [each for where in RANKS for each in blocks_for(where)]
 
 def outcome_of(block, folder):
     script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
-    code, output = finish(
-        start(inside([sys.executable, script, str(folder), block.name])), LIMIT_S + 120
-    )
+    command = inside([sys.executable, script, str(folder), block.name])
+    code, output = finish(start(command), LIMIT_S + 120)
     assert code == 0, output[-6000:]
     return json.loads((folder / "seen.json").read_text())[block.name]
 

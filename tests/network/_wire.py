@@ -17,9 +17,7 @@ after = cluster.bytes_received()
 cluster.shape("none")
 unshaped = probe.measure(cluster, "none")
 names = [
-    subprocess.run(
-        cluster.on(host, ["hostname"]), capture_output=True, text=True, check=True
-    ).stdout.strip()
+    subprocess.check_output(cluster.on(host, ["hostname"]), text=True).strip()
     for host in cluster.hosts
 ]
 received = {host: after[host] - before[host] for host in cluster.hosts}

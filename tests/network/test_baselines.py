@@ -6,10 +6,7 @@ import random
 import pytest
 import torch
 
-pytest.importorskip(
-    "horovod.torch", reason="the baselines are written over Horovod", exc_type=ImportError
-)
-
+pytest.importorskip("horovod.torch", reason="the baselines use Horovod", exc_type=ImportError)
 
 from benchmarks.network.methods import Dgc, TopK
 from benchmarks.network.spans import Spans

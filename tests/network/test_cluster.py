@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip(
-    "horovod.torch", reason="the bench is written over Horovod", exc_type=ImportError
-)
+pytest.importorskip("horovod.torch", reason="the bench uses Horovod", exc_type=ImportError)
 
 from _spaces import needs_spaces, on_cluster, start
 from harness import LIMIT_S

@@ -121,9 +121,7 @@ def test_readmes_picture_has_the_best_peer_and_says_how_many_times_as_soon_ours_
     assert drawn == ["fp16: 2.0x as soon", "topk: 2.5x as soon", "hvd_sparse: 4.0x as soon"]
 
 
-def test_a_search_goes_on_while_the_best_rate_is_at_an_end_and_none_that_diverges(
-    tmp_path, monkeypatch
-):
+def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch):
     bench, tried = Bench(options(tmp_path / "page")), []
 
     def train(each):

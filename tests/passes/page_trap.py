@@ -15,19 +15,8 @@ THP_DISABLE = 41
 
 def compile_trap(folder):
     library = folder / "page_trap.so"
-    command = [
-        "cc",
-        "-O2",
-        "-Wall",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        "-pthread",
-        "-o",
-        str(library),
-        str(SOURCE),
-    ]
-    subprocess.run(command, check=True, timeout=LIMIT_S)
+    flags = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run(["cc", *flags, "-o", library, SOURCE], check=True, timeout=LIMIT_S)
     return library
 
 

@@ -59,33 +59,24 @@ class Mutant:
         return with_extra
 
 
-def _around(name, extra):
-    return lambda kernels: Mutant(kernels, name, extra)
-
-
+TAKE = "accumulate_and_take"
 MUTANTS = {
-    "looks at the gradient first": _around(
-        "accumulate_and_take", lambda gradient, *_: gradient.max()
+    "looks at the gradient first": ("gradient read", TAKE, lambda new, *_: new.max()),
+    "looks at the residual first": ("residual read", TAKE, lambda new, old, *_: old.max()),
+    "adds zeros first": ("residual written", TAKE, lambda new, old, *_: old.__iadd__(0)),
+    "looks at the new residual": (
+        "residual read", "trim", lambda taken, count, out: None if out is None else out.max()
     ),
-    "looks at the residual first": _around(
-        "accumulate_and_take", lambda gradient, residual, *_: residual.max()
-    ),
-    "adds zeros to the residual first": _around(
-        "accumulate_and_take", lambda gradient, residual, *_: residual.__iadd__(0)
-    ),
-    "looks at the new residual afterwards": _around(
-        "trim", lambda taken, count, out: None if out is None else out.max()
-    ),
-    "copies the gradient": _around("accumulate_and_take", lambda gradient, *_: gradient.copy()),
-}
+    "copies the gradient": ("fresh memory", TAKE, lambda new, *_: new.copy()),
+}  # fmt: skip
+"""By name: the count that shows it, the kernel, and what is done before it."""
 
 
 class Measurement:
     def __init__(self, library, kernels, selector, rollback, memory=None):
         options = {} if memory is None else {"memory": memory}
-        configuration = Configuration.create(
-            selector={"id": selector, "density": DENSITY}, rollback=rollback, **options
-        )
+        options["selector"] = {"id": selector, "density": DENSITY}
+        configuration = Configuration.create(rollback=rollback, **options)
         self.pipeline = Pipeline(configuration, kernels)
         self.pipeline.world_size = 2
         self.state = TensorState(TensorSpec("x", (NUMEL,), "float32"), configuration)
@@ -136,13 +127,13 @@ def _both(name, buffer):
 
 def main(library, engine):
     kernels = resolve_engine(engine)
-    measured = {
-        case: Measurement(library, kernels, *options).run() for case, options in CASES.items()
-    }
+    measured = {}
+    for case, options in CASES.items():
+        measured[case] = Measurement(library, kernels, *options).run()
     for memory in DIRECTED:
         measured[memory] = Measurement(library, kernels, "ldte_bs", True, memory).run()
-    for mutant, mutate in MUTANTS.items():
-        measured[mutant] = Measurement(library, mutate(kernels), "topk", False).run()
+    for mutant, (_, *extra) in MUTANTS.items():
+        measured[mutant] = Measurement(library, Mutant(kernels, *extra), "topk", False).run()
     return measured
 
 

@@ -48,10 +48,8 @@ def run_segment(collective, plan, configuration, steps, average, saved):
 
 def soak(seed, segments, each, selector, average, over):
     plan, saved, start = Plan(seed), [], 0
-    schedule = plan.schedule(segments * each)
-    configuration = worlds.configure(
-        selector, 0.1, schedule=schedule, check_replicas_every=10, select_over=over
-    )
+    options = {"schedule": plan.schedule(segments * each), "select_over": over}
+    configuration = worlds.configure(selector, 0.1, check_replicas_every=10, **options)
     for size in plan.sizes(segments):
         steps = range(start, start + each)
         world = worlds.LocalWorld(size, 3600.0)

@@ -11,9 +11,8 @@ def soak(folder, sizes, steps, between):
         numbers = (segment * steps, steps, between, len(sizes) * steps)
         arguments = (str(folder), *map(str, numbers))
         controller = CONTROLLERS[segment % len(CONTROLLERS)]
-        results = launch(
-            "soak/torch_soak.py", size, controller, *arguments, limit_s=LIMIT_S + steps
-        ).check()
+        options = {"limit_s": LIMIT_S + steps}
+        results = launch("soak/torch_soak.py", size, controller, *arguments, **options).check()
         for result in results:
             assert result["skipped"] == result["faults"]
         checks += results[0]["checks"]

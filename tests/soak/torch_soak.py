@@ -41,12 +41,9 @@ def main():
 
     def residuals():
         tensors = compressor.state_dict()["tensors"]
-        return {
-            key: tensors[key]["arrays"]["residual"].numpy()
-            if key in tensors
-            else np.zeros(int(np.prod(shape)), "f4")
-            for key, shape in SHAPES.items()
-        }
+        nothing = {key: np.zeros(int(np.prod(shape)), "f4") for key, shape in SHAPES.items()}
+        kept = {key: each["arrays"]["residual"].numpy() for key, each in tensors.items()}
+        return {**nothing, **kept}
 
     def gather(value):
         return hvd.allgather_object(value, name="books")

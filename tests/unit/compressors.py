@@ -34,9 +34,8 @@ def making():
     made = []
 
     def make_one(configuration=None, specs=SPECS):
-        compressor = worlds.run(
-            1, lambda c: NumpyCompressor(c, configuration or configure("ldte_bs", 0.1), specs)
-        )[0]
+        configuration = configuration or configure("ldte_bs", 0.1)
+        (compressor,) = worlds.run(1, lambda c: NumpyCompressor(c, configuration, specs))
         made.append(compressor)
         return compressor
 

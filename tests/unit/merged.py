@@ -17,9 +17,8 @@ ABSENT = {3: ("t1", "t4"), 4: ("t0", "t1", "t2", "t3")}
 
 
 def configure(case=None, density=0.05, **options):
-    plain = worlds.configure(
-        density=density, **{"select_over": "group", "groups": 1, **options}
-    ).describe()
+    options = {"select_over": "group", "groups": 1, **options}
+    plain = worlds.configure(density=density, **options).describe()
     if case is None:
         return Configuration.create(**plain)
     selector = case.create(SELECTORS, density=density)
@@ -38,18 +37,15 @@ def train(
         given, applied = [], []
         for step in range(steps):
             if plans:
-                session.step.regroup(
-                    grouped(specs, worlds.configure(groups=plans[step % len(plans)]))
-                )
+                plan = worlds.configure(groups=plans[step % len(plans)])
+                session.step.regroup(grouped(specs, plan))
             gradients = draw(specs, collective.rank, step)
-            given.append(
-                {key: value for key, value in gradients.items() if key not in absent.get(step, ())}
-            )
+            for key in absent.get(step, ()):
+                del gradients[key]
+            given.append(gradients)
             applied.append(session.reduce(given[-1]))
-        memories = {
-            specs[i].key: state.memory.arrays()
-            for i, state in session.step.transactions.settle_all().items()
-        }
+        states = session.step.transactions.settle_all()
+        memories = {specs[i].key: state.memory.arrays() for i, state in states.items()}
         residuals = {key: arrays["residual"].copy() for key, arrays in memories.items() if arrays}
         kept = {key: worlds.bits_of(arrays) for key, arrays in memories.items()}
         return given, applied, residuals, session.step.stats.report(None), kept
@@ -61,18 +57,16 @@ def bits(outcomes):
     return list(map(worlds.bits_of, outcomes[0][1])), [outcome[4] for outcome in outcomes]
 
 
+def total(spec, arrays):
+    found = [each[spec.key].astype(np.float64) for each in arrays if spec.key in each]
+    return sum(array.reshape(spec.shape) for array in found)
+
+
 def lost(outcomes):
     """Return by tensor the sum of gradients that was neither applied nor kept; it should be 0."""
     balance = {}
     for spec in SPECS:
-        given = sum(
-            step[spec.key].astype(np.float64) for o in outcomes for step in o[0] if spec.key in step
-        )
-        applied = sum(
-            step[spec.key].astype(np.float64) for step in outcomes[0][1] if spec.key in step
-        )
-        kept = sum(outcome[2][spec.key].astype(np.float64) for outcome in outcomes).reshape(
-            spec.shape
-        )
-        balance[spec.key] = given - applied - kept
+        given = total(spec, [step for outcome in outcomes for step in outcome[0]])
+        kept = total(spec, [outcome[2] for outcome in outcomes])
+        balance[spec.key] = given - total(spec, outcomes[0][1]) - kept
     return balance

@@ -18,12 +18,12 @@ def gradients(collective, step):
     return worlds.integers(SPECS, collective.rank, step)
 
 
-def measured_step(session, given):
-    kept = worlds.residuals(session)
-    accumulated = {
-        key: kept.get(key, np.zeros(g.size)) + g.reshape(-1).astype(np.float64)
-        for key, g in given.items()
-    }
+def measured_step(session, given, *, looks=True):
+    """Without a look at the state before, which would end an open step, this is the first step."""
+    kept = worlds.residuals(session) if looks else {}
+    accumulated = {key: g.reshape(-1).astype(np.float64) for key, g in given.items()}
+    for key, residual in kept.items():
+        accumulated[key] += residual
     return accumulated, session.reduce(given), worlds.residuals(session)
 
 

@@ -15,7 +15,6 @@ from harness import slow
 
 from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.watch import peers
-from hvd_sparse.watch import peers as clocks
 from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
 from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
 
@@ -38,14 +37,14 @@ doing[sys.stdin.readline().strip()]()
 """
 
 
+def begin(program, *arguments):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", program, *arguments], **pipes, text=True)
+
+
 class Other:
     def __init__(self):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", OTHER_PROCESS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = begin(OTHER_PROCESS)
         rank, where, port, token = json.loads(self.read())
         self.endpoint = Endpoint(rank, tuple(where), port, token)
 
@@ -229,12 +228,7 @@ print(LocalWorld(2, timeout_s=1200).run(on_rank), flush=True)
 
 @pytest.fixture
 def waiting():
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITS, str(LIMIT_S)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    process = begin(WAITS, str(LIMIT_S))
     assert process.stdout.readline() == "waits\n"
     yield process
     process.kill()
@@ -267,8 +261,8 @@ def test_the_limit_holds_after_a_standstill_too(waiting):
 
 
 def test_a_clock_that_does_not_run_any_more_is_started_anew():
-    clock = clocks.RunningClock()
+    clock = peers.RunningClock()
     clock._thread = threading.Thread(target=lambda: None)  # as after a fork
     clock.start()
     while not clock.now_s:
-        time.sleep(clocks.TURN_S)
+        time.sleep(peers.TURN_S)

@@ -19,11 +19,6 @@ def test_the_benches_are_listed_without_being_loaded():
         assert f"  {name} " in listed.stdout
 
 
-def test_a_bench_that_does_not_exist_is_an_error():
-    done = run_python("-m", "benchmarks", "nothing")
-    assert done.returncode == 2 and "invalid choice: 'nothing'" in done.stderr
-
-
 @pytest.mark.parametrize(("bench", "module"), [("waiting", "torch"), ("codecs", "matplotlib")])
 def test_without_its_packages_the_error_names_the_missing_one(tmp_path, bench, module):
     done = run_plain(tmp_path, bench, module="benchmarks")

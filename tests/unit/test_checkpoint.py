@@ -34,9 +34,7 @@ def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
 
 
 def flat(states, key, name="residual"):
-    return np.stack(
-        [np.asarray(state["tensors"][key]["arrays"][name], np.float64) for state in states]
-    )
+    return np.stack([state["tensors"][key]["arrays"][name].astype(np.float64) for state in states])
 
 
 def write(path, *states):
@@ -45,23 +43,12 @@ def write(path, *states):
 
 
 def assert_same(one, other):
-    assert {k: v for k, v in one.items() if k != "tensors"} == {
-        k: v for k, v in other.items() if k != "tensors"
-    }
+    assert {**one, "tensors": 0} == {**other, "tensors": 0}
     for key, tensor in one["tensors"].items():
         arrays = other["tensors"][key]["arrays"]
-        assert {n: (a.dtype, a.tobytes()) for n, a in tensor["arrays"].items()} == {
-            n: (a.dtype, a.tobytes()) for n, a in arrays.items()
-        }
+        assert tensor["arrays"].keys() == arrays.keys()
+        assert all(worlds.same_bits(a, arrays[name]) for name, a in tensor["arrays"].items())
         assert {**tensor, "arrays": 0} == {**other["tensors"][key], "arrays": 0}
-
-
-def test_what_is_written_is_read_bit_for_bit(tmp_path):
-    states = [state_of(rank) for rank in range(3)]
-    write(tmp_path / "file", *states)
-    for given, found in zip(states, checkpoint.read(tmp_path / "file")):
-        assert_same(given, found)
-    assert_same(states[1], checkpoint.from_bytes(checkpoint.to_bytes(states[1])))
 
 
 def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
@@ -132,9 +119,7 @@ def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
     for _ in range(3):
         code = subprocess.run([sys.executable, "-c", KILLED_WRITER, path, "dies"]).returncode
         assert code == -signal.SIGKILL
-        assert len(set(partials(tmp_path)) - set(foreign)) == 1, (
-            "each removes what the last one left"
-        )
+        assert len(set(partials(tmp_path)) - set(foreign)) == 1  # what the last one left is gone
     write(path, state_of(0))
     assert sorted(os.listdir(tmp_path)) == sorted([*foreign, "file"])
     assert len(checkpoint.read(path)) == 1
@@ -142,9 +127,8 @@ def test_what_killed_writers_left_is_gone_after_the_next_one(tmp_path):
 
 def test_what_a_living_writer_is_at_is_left_alone(tmp_path):
     path = tmp_path / "file"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", KILLED_WRITER, path, "waits"], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-c", KILLED_WRITER, path, "waits"]
+    writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert writer.stdout.readline() == "writes\n"
         at_work = partials(tmp_path)
@@ -168,17 +152,13 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
 @pytest.mark.parametrize(
     ("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)]
 )
-def test_the_mass_that_the_optimizer_is_owed_is_kept_across_world_sizes(
-    new_size, reduction, factor
-):
+def test_what_the_optimizer_is_owed_is_kept_across_world_sizes(new_size, reduction, factor):
     old = [state_of(rank, 3, reduction, ("residual", "momentum")) for rank in range(3)]
     new = redistribute(old, new_size)
     assert [state["rank"] for state in new] == list(range(new_size))
     for name in ("residual", "momentum"):
-        owed, kept = (
-            flat(old, "a", name).sum(0) * factor(3),
-            flat(new, "a", name).sum(0) * factor(new_size),
-        )
+        owed = flat(old, "a", name).sum(0) * factor(3)
+        kept = flat(new, "a", name).sum(0) * factor(new_size)
         np.testing.assert_allclose(kept, owed, rtol=1e-6, atol=1e-7)
 
 
@@ -233,12 +213,8 @@ def test_states_that_are_not_those_of_one_world_are_refused(ranks, change, words
 def test_what_may_differ_between_ranks_differs_in_their_file_too():
     states = [state_of(rank) for rank in range(3)]
     for rank, state in enumerate(states):
-        state["config"] = {
-            "engine": (None, "numpy", "numba")[rank],
-            "timeout_s": rank,
-            "name": f"n{rank}",
-            "rollback": True,
-        }
+        state["config"] = {"timeout_s": rank, "name": f"n{rank}", "rollback": True}
+        state["config"]["engine"] = (None, "numpy", "numba")[rank]
     assert len(redistribute(states, 3)) == 3
     assert len(redistribute(states, 2)) == 2
     states[1]["config"]["rollback"] = False
@@ -262,9 +238,7 @@ def test_what_may_differ_between_ranks_differs_in_their_file_too():
         ),
     ],
 )
-def test_a_state_that_is_none_is_refused_with_what_is_wrong_before_any_is_merged(
-    spoil, error, words
-):
+def test_a_state_that_is_none_is_refused_before_any_is_merged(spoil, error, words):
     states = [state_of(rank) for rank in range(3)]
     spoil(states[1])
     with pytest.raises(error, match=words):
@@ -294,14 +268,15 @@ def test_all_ranks_gather_into_one_file(tmp_path):
     LocalWorld(3).run(on_rank)
     found = checkpoint.read(tmp_path / "file")
     assert [sorted(state["tensors"]) for state in found] == [["a", "b"], ["a"], ["a", "b"]]
-    assert_same(state_of(2), found[2])
+    for rank in (0, 2):
+        assert_same(state_of(rank), found[rank])
 
 
 NO_PATHS = {path: repr(path) for path in ("with\0nul", "lone \ud800 surrogate", None, 7)}
 
 
 @pytest.mark.parametrize(("path", "words"), [("missing/file", "missing"), *NO_PATHS.items()])
-def test_a_path_that_rank_0_cannot_write_to_is_an_error_on_every_rank(
+def test_a_path_that_cannot_be_written_is_an_error_on_every_rank(
     path, words, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

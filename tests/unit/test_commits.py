@@ -40,13 +40,8 @@ class Worker:
     def __init__(self, number):
         self.commits = Commits()
         self.model, self.draw = 0, np.random.default_rng(number)
-        self.state = {
-            "model": NUMEL,
-            "reduction": "average",
-            "rank": 0,
-            "world_size": 0,
-            "tensors": {},
-        }
+        self.state = {"model": NUMEL, "reduction": "average", "rank": 0, "world_size": 0}
+        self.state["tensors"] = {}
         self.save()
 
     def save(self):
@@ -56,24 +51,18 @@ class Worker:
     def train(self, keys=tuple(NUMEL)):
         self.model += 1
         fixed = {"threshold": 0.5, "memo": None, "exchange_memo": None, "is_sparse": True}
-        fresh = {
-            key: {
-                **fixed,
-                "steps": self.model,
-                "arrays": {"residual": self.draw.normal(size=NUMEL[key]).astype("f4")},
-            }
-            for key in keys
-        }
+        fresh = {}
+        for key in keys:
+            drawn = self.draw.normal(size=NUMEL[key]).astype("f4")
+            fresh[key] = {**fixed, "steps": self.model, "arrays": {"residual": drawn}}
         self.state = {**self.state, "tensors": {**self.state["tensors"], **fresh}}
 
     def restore(self):
         self.model, self.state = self.committed, self.commits.go_back(self.state)
 
     def owes(self):
-        return (
-            np.concatenate([t["arrays"]["residual"] for t in self.state["tensors"].values()])
-            / self.state["world_size"]
-        )
+        residuals = [t["arrays"]["residual"] for t in self.state["tensors"].values()]
+        return np.concatenate(residuals) / self.state["world_size"]
 
 
 def rejoin(workers, exchange=99, failing=frozenset()):
@@ -103,9 +92,8 @@ def old_world():
 def fail_together(workers, exchange, failing, victim, saving=frozenset()):
     found = rejoin(workers, exchange, failing)
     for rank, (worker, outcome) in enumerate(zip(workers, found)):
-        assert isinstance(outcome, Failure) or (
-            outcome is None and exchange == EXCHANGES and rank not in failing
-        )
+        has_joined = exchange == EXCHANGES and rank not in failing
+        assert isinstance(outcome, Failure) or (outcome is None and has_joined)
         if outcome is None and rank in saving:
             worker.save()
     survivors = [worker for rank, worker in enumerate(workers) if rank != victim]
@@ -116,9 +104,8 @@ def fail_together(workers, exchange, failing, victim, saving=frozenset()):
 
 def check_nothing_is_lost(workers, expected):
     assert rejoin(workers) == [None] * len(workers)
-    np.testing.assert_allclose(
-        sum(worker.owes() for worker in workers), expected, rtol=1e-5, atol=1e-6
-    )
+    owed = sum(worker.owes() for worker in workers)
+    np.testing.assert_allclose(owed, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("exchange", range(1, EXCHANGES + 1))
@@ -139,9 +126,8 @@ def test_so_it_is_when_several_fail_one_after_the_other(seed):
     workers = [*old, Worker(3)]
     for number in range(4, 8):
         failing = SUBSETS[draw.integers(len(SUBSETS))]
-        workers = fail_together(
-            workers, draw.integers(1, EXCHANGES + 1), failing, draw.integers(1, 3)
-        )
+        exchange, victim = draw.integers(1, EXCHANGES + 1), draw.integers(1, 3)
+        workers = fail_together(workers, exchange, failing, victim)
         workers.append(Worker(number))
     check_nothing_is_lost(workers, sum(owed[worker] for worker in old if worker in workers))
 
@@ -158,11 +144,8 @@ def test_a_rejoining_that_the_first_rank_has_committed_stands(saving, victim, st
         brought = [worker.owes() for worker in workers[:2]]
         survivors = fail_together(workers, EXCHANGES, failing, victim, saving)
         stands = min({0, 1, 2} - {victim}) in saving - failing
-        expected = (
-            sum(brought) * 2 / 3
-            if stands
-            else sum(o for rank, o in enumerate(owed) if rank != victim)
-        )
+        alone = sum(o for rank, o in enumerate(owed) if rank != victim)
+        expected = sum(brought) * 2 / 3 if stands else alone
         check_nothing_is_lost([*survivors, Worker(4)], expected)
 
 
@@ -181,12 +164,8 @@ def test_a_step_is_taken_where_the_first_rank_has_committed_it(saving, victim):
         worker.restore()
     stands = min({0, 1, 2} - {victim}) in saving
     expected = sum(o for rank, o in enumerate(after if stands else before) if rank != victim)
-    for exchange, failing, committing in (
-        (EXCHANGES, {1}, {}),
-        (2, {1}, {}),
-        (EXCHANGES, {0}, {1}),
-    ):
-        survivors = fail_together([*survivors, Worker(3)], exchange, failing, 2, committing)
+    for exchange, *ranks in ((EXCHANGES, {1}, 2, {}), (2, {1}, 2, {}), (EXCHANGES, {0}, 2, {1})):
+        survivors = fail_together([*survivors, Worker(3)], exchange, *ranks)
     check_nothing_is_lost([*survivors, Worker(4)], expected)
     assert {worker.state["tensors"]["a"]["steps"] for worker in survivors} == {3 if stands else 2}
 
@@ -202,9 +181,8 @@ def test_half_a_step_that_the_first_rank_has_committed_is_an_error_on_all():
     for error in rejoin([*workers[:2], Worker(3)]):
         assert isinstance(error, RankMismatch)
         assert "ranks [1] have no state of the step from which rank 0 resumes" in str(error)
-        assert "tensor 'a' has made [2, 3] steps" in str(error) and "anew from a checkpoint" in str(
-            error
-        )
+        assert "tensor 'a' has made [2, 3] steps" in str(error)
+        assert "anew from a checkpoint" in str(error)
 
 
 def test_a_newcomers_old_checkpoint_does_not_count():
@@ -234,8 +212,6 @@ def test_where_ranks_only_changed_places_residuals_stay_with_their_workers():
 def test_survivors_at_different_steps_are_refused_on_all_ranks():
     states = [worker.state for worker in old_world()]
     states[1]["tensors"]["a"]["steps"] += 1
-    with pytest.raises(
-        RankMismatch,
-        match=r"'a' has made \[2, 3\] steps .* give the compressor to the elastic state",
-    ):
+    words = r"'a' has made \[2, 3\] steps .* give the compressor to the elastic state"
+    with pytest.raises(RankMismatch, match=words):
         worlds.run(3, lambda c: Commits().rejoin(states[c.rank], c, "share", 5.0))

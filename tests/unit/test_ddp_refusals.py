@@ -94,18 +94,15 @@ def test_sparse_and_complex_gradients_are_refused_by_name():
         ({"groups": 2}, "DDP's buckets are the groups here"),
         ({"process_set": object()}, "process_set is Horovod's"),
         ({"memory": "no_such"}, "no_such"),
+        ({"method": None}, "the method is None: give its name"),
         ({"grad_scaler": 3}, "grad_scaler is 3"),
         ({"optimizer": 3}, "optimizer is int"),
+        ({"density": "hiding", "clip_grad_norm": 0.5}, "which waits for all gradients"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, words):
     with pytest.raises((InvalidOption, UnknownName), match=words):
-        register(model_of(), density=0.1, **options)
-
-
-def test_a_method_that_is_no_name_is_refused():
-    with pytest.raises(InvalidOption, match="the method is None: give its name"):
-        register(model_of(), None, density=0.1)
+        register(model_of(), **{"density": 0.1, **options})
 
 
 @pytest.mark.parametrize("state", [None, "state", {"0.weight": torch.zeros(2)}])
@@ -115,9 +112,8 @@ def test_what_is_no_state_of_a_compressor_is_refused(handle, state):
 
 
 def test_a_ddp_that_passes_buckets_over_is_refused():
-    model = DistributedDataParallel(
-        nn.Linear(2, 2), find_unused_parameters=True, skip_all_reduce_unused_params=True
-    )
+    options = {"find_unused_parameters": True, "skip_all_reduce_unused_params": True}
+    model = DistributedDataParallel(nn.Linear(2, 2), **options)
     with pytest.raises(InvalidOption, match="DDP has skip_all_reduce_unused_params: it would"):
         register(model, density=0.1)
 
@@ -147,24 +143,13 @@ def test_a_copy_is_refused_with_what_to_copy_instead(handle):
         copy.deepcopy(handle)
 
 
-def test_a_failed_step_leaves_ddp_ready_for_the_next():
-    model = model_of()
-    made = register(model, "topk", density=0.1, min_numel=1, on_nonfinite="raise")
-    with pytest.raises(SparseError, match="NaN or Inf"):
-        model(torch.full((2, 8), float("nan"))).sum().backward()
-    assert not any(parameter.grad.any() for parameter in model.parameters())
-    model.zero_grad()
-    model(torch.ones(2, 8)).sum().backward()
-    assert made.stats()["steps"] == 1
-    made.close()
-
-
-def test_a_failed_step_leaves_no_loss_scale():
+def test_a_failed_step_leaves_no_loss_scale_and_ddp_ready_for_the_next():
     model, scales = model_of(), [8.0]
     options = {"density": 0.1, "min_numel": 1, "allow_dense": False, "on_nonfinite": "raise"}
     made = register(model, "topk", grad_scaler=lambda: scales[0], **options)
     with pytest.raises(SparseError, match="NaN or Inf"):
         model(torch.full((2, 8), float("nan"))).sum().backward()
+    assert not any(parameter.grad.any() for parameter in model.parameters())
     model.zero_grad()
     scales[0] = 2.0
     (2.0 * model(torch.ones(2, 8)).sum()).backward()
@@ -344,11 +329,3 @@ def test_a_gradient_that_is_not_finite_is_seen_as_ever():
     assert model.module[0].weight.grad.isnan().all()
     assert handle.stats()["nonfinite_steps"] == 1
     handle.close()
-
-
-def test_a_density_that_hides_has_nothing_to_hide_behind():
-    model = DistributedDataParallel(nn.Linear(8, 6))
-    with pytest.raises(
-        InvalidOption, match=r"clip_grad_norm is 0\.5, which waits for all gradients"
-    ):
-        register(model, "topk", density="hiding", clip_grad_norm=BOUND)

@@ -1,7 +1,6 @@
 """Densities that follow the learning rate have the mean that was asked for."""
 
 import copy
-import logging
 
 import numpy as np
 import pytest
@@ -20,6 +19,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import foresee
 from hvd_sparse.methods.builder import density_for
 from hvd_sparse.optimizer_memory import Rates
+
+pytestmark = pytest.mark.usefixtures("world_of_one")
 
 STEPS = 30
 SCHEDULERS = {
@@ -56,10 +57,8 @@ def test_the_mean_over_the_run_is_the_density_that_was_asked_for(name):
     optimizer = two_groups()
     scheduler = SCHEDULERS[name](optimizer)
     before = copy.deepcopy((scheduler.state_dict(), optimizer.state_dict()["param_groups"]))
-    rates, schedule = (
-        foresee(optimizer, scheduler, STEPS),
-        SCHEDULES.create("learning_rate", value=0.01, steps=STEPS),
-    )
+    rates = foresee(optimizer, scheduler, STEPS)
+    schedule = SCHEDULES.create("learning_rate", value=0.01, steps=STEPS)
     assert str((scheduler.state_dict(), optimizer.state_dict()["param_groups"])) == str(before)
     asked = []
     for step in range(STEPS):
@@ -84,9 +83,8 @@ def test_a_density_is_at_most_1_and_above_0_whatever_the_rate():
 
 
 def test_the_density_of_a_run_sends_an_entry_five_times_within_bounds():
-    assert [density_for(steps) for steps in (1, 500, 1_000, 2_500, 10**7)] == [
-        0.01, 0.01, 0.005, 0.002, 0.002,
-    ]  # fmt: skip
+    found = [density_for(steps) for steps in (1, 500, 1_000, 2_500, 10**7)]
+    assert found == [0.01, 0.01, 0.005, 0.002, 0.002]
 
 
 def trained(count, name="cosine", every=1, method="ldte_bs", **options):
@@ -112,9 +110,7 @@ def trained(count, name="cosine", every=1, method="ldte_bs", **options):
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_is_high(
-    name, world_of_one
-):
+def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_is_high(name):
     handle, sent, summary = trained(STEPS, name, method="topk", steps=STEPS)
     assert handle.configuration.codec.id == "sign_mean"
     assert handle.configuration.schedule.steps == STEPS
@@ -123,7 +119,7 @@ def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_i
     assert sent.max() > 1.5 * 100 and sent.min() < 60
 
 
-def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
+def test_the_one_short_line_holds_for_every_method_with_a_density():
     for method in ("topk", "radix_select", "dgc", "redsync", "ldte", "ldte_bs", "gaussian_k",
                    "sidco", "gtopk", "oktopk", "scalecom", "chunked", "random_k", "stc", "sbc",
                    "mgs"):  # fmt: skip
@@ -132,7 +128,7 @@ def test_the_one_short_line_holds_for_every_method_with_a_density(world_of_one):
         assert handle.configuration.follows_rate, method
 
 
-def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(world_of_one, caplog):
+def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(caplog):
     warmup = {"id": "exponential_warmup", "value": 0.001, "stage_steps": 200}
     for told, options in (
         ("0.001 sends each entry about 1 times in a run of 1000 steps", {"density": 0.001}),
@@ -150,7 +146,7 @@ def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(world_
         assert len(said) == bool(told) and all(told in text for text in said), options
 
 
-def test_an_explicit_density_codec_or_schedule_is_kept(world_of_one):
+def test_an_explicit_density_codec_or_schedule_is_kept():
     handle, sent, _ = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
     assert handle.configuration.codec.id == "golomb"
     assert sent.mean() == pytest.approx(500, rel=0.02)
@@ -159,37 +155,27 @@ def test_an_explicit_density_codec_or_schedule_is_kept(world_of_one):
     assert handle.configuration.schedule.id == "dense_warmup"
 
 
-def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told(
-    world_of_one, caplog
-):
-    with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        _, sent, _ = trained(4, "plateau", method="topk", steps=STEPS)
+def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told(caplog):
+    _, sent, _ = trained(4, "plateau", method="topk", steps=STEPS)
     assert list(sent) == [100, 100, 10, 1]
     told = [each.message for each in caplog.records if "fewer bytes" in each.message]
     assert len(told) == 1 and "ReduceLROnPlateau follows a metric" in told[0]
 
 
-def test_a_constant_rate_sends_the_density_and_nothing_is_told(world_of_one, caplog):
-    with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        _, sent, _ = trained(3, "none", method="topk", steps=STEPS)
+def test_a_constant_rate_sends_the_density_and_nothing_is_told(caplog):
+    _, sent, _ = trained(3, "none", method="topk", steps=STEPS)
     assert list(sent) == [100, 100, 100]
     assert not [each for each in caplog.records if "learning rate" in each.message]
 
 
-def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_is_right(
-    world_of_one, caplog
-):
-    with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        trained(25, "cosine", every=1000, method="topk", steps=STEPS)
+def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_is_right(caplog):
+    trained(25, "cosine", every=1000, method="topk", steps=STEPS)
     told = [each.message for each in caplog.records if "once per epoch" in each.message]
     assert len(told) == 1
     caplog.clear()
     schedule = {"id": "learning_rate", "steps": STEPS}
-    with caplog.at_level(logging.WARNING, "hvd_sparse"):
-        trained(
-            3 * STEPS, "cosine", every=3, method="topk", steps=3 * STEPS, schedule=schedule,
-            density=0.01,
-        )  # fmt: skip
+    told = {"steps": 3 * STEPS, "schedule": schedule, "density": 0.01}
+    trained(3 * STEPS, "cosine", every=3, method="topk", **told)
     assert not [each for each in caplog.records if "once per epoch" in each.message]
 
 
@@ -204,12 +190,12 @@ def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_i
         ("one cycle", {"steps": 2 * STEPS}, "could not be stepped so often"),
     ],
 )
-def test_what_cannot_be_followed_is_an_error_with_its_remedy(name, options, says, world_of_one):
+def test_what_cannot_be_followed_is_an_error_with_its_remedy(name, options, says):
     with pytest.raises(InvalidOption, match=says):
         trained(1, name, **options)
 
 
-def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(world_of_one):
+def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped():
     model = DistributedDataParallel(nn.Linear(100, 100))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(InvalidOption, match="give optimizer="):
@@ -228,9 +214,7 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped(worl
 
 
 @pytest.mark.parametrize("loads_early", [False, True])
-def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(
-    loads_early, world_of_one
-):
+def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(loads_early):
     def run(until, saved=None):
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
@@ -281,10 +265,8 @@ def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
     ):
         for kind in (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD):
             rates = foresee_keras(kind(schedule, momentum=0.9), None, STEPS)
-            asked = [
-                density.density_at(rates.pace(float(schedule(step)), 0, step))
-                for step in range(STEPS)
-            ]
+            paces = [rates.pace(float(schedule(step)), 0, step) for step in range(STEPS)]
+            asked = [density.density_at(pace) for pace in paces]
             assert np.mean(asked) == pytest.approx(0.01, rel=1e-6)
     with pytest.raises(InvalidOption, match="found in the optimizer"):
         foresee_keras(tf.keras.optimizers.SGD(0.1), schedule, STEPS)

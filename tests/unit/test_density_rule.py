@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import worlds
+from compressors import SPECS as COMPRESSED
 from compressors import making
 from unit.merged import SPECS as GROUPED
 from unit.merged import train
@@ -127,20 +128,16 @@ def test_ranks_that_differ_are_told_tensor_and_values():
         fc = 0.1 if collective.rank == 0 else 0.2
         Session(configure(density={"*": 0.01, "fc.*": fc}), SPECS, collective)
 
-    with pytest.raises(
-        RankMismatch, match=r"rank 0 has .*fc.weight 0.1.*rank 1 has .*fc.weight 0.2"
-    ):
+    with pytest.raises(RankMismatch, match=r"rank 0 .*fc.weight 0.1.*rank 1 .*fc.weight 0.2"):
         worlds.run(2, script)
 
 
 def test_reports_and_checkpoints_know_each_tensors_density():
     with making() as make:
         rule = {"t0": 0.1, "*": 0.5}
-        configuration = configure("ldte_bs", rule)
-        first, again, other = (
-            make(each.for_tensors(worlds.tensors((30, 4), (9,))))
-            for each in (configuration, configuration, configure("ldte_bs", {**rule, "t0": 0.2}))
-        )
+        rules = (rule, rule, {**rule, "t0": 0.2})
+        asked = [configure("ldte_bs", each).for_tensors(COMPRESSED) for each in rules]
+        first, again, other = map(make, asked)
         first.train(range(3))
         report = first.stats()
         assert report["density_asked"] == pytest.approx((0.1 * 120 + 0.5 * 9) / 129)

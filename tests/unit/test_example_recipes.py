@@ -112,9 +112,3 @@ def test_a_method_without_residual_leaves_the_optimizer_its_work(method, monkeyp
     args = options("--method", method, monkeypatch=monkeypatch)
     assert build_compression(args, 7, Recorded(), "p", "o", None, None) == (method, {})
     assert not is_handed_over(args)
-
-
-def test_an_unknown_method_is_refused_on_the_command_line(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        options("--method", "ldtebs", monkeypatch=monkeypatch)
-    assert "did you mean 'ldte_bs'?" in capsys.readouterr().err

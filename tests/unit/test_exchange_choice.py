@@ -1,7 +1,5 @@
 """The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
-import logging
-
 import pytest
 import worlds
 
@@ -25,12 +23,11 @@ TOPK = {"id": "topk", "density": 0.001}
 )
 def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
     placement = Placement(0, nodes)
-    assert [
-        (p.start, p.stop) for p in (placement.part(r, numel) for r in range(len(nodes)))
-    ] == parts
-    assert [placement.mates(r) for r in range(2)] == [
-        [i for i, n in enumerate(nodes) if n == nodes[r]] for r in range(2)
-    ]
+    found = [placement.part(rank, numel) for rank in range(len(nodes))]
+    assert [(part.start, part.stop) for part in found] == parts
+    for rank in range(2):
+        mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+        assert placement.mates(rank) == mates
 
 
 def test_the_last_node_has_the_ranks_that_are_left():
@@ -57,9 +54,8 @@ def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
         def __getattr__(self, name):
             return getattr(self._collective, name)
 
-    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(
-        lambda c: Session(configuration, specs, Lost(c))
-    )
+    world = LocalWorld(2, worlds.TIMEOUT_S)
+    errors = world.run_all(lambda c: Session(configuration, specs, Lost(c)))
     assert [type(error) for error in errors] == [RankMismatch] * 2
 
 
@@ -83,8 +79,7 @@ def test_on_one_node_hierarchical_is_dense_and_says_so(caplog):
         session.reduce(worlds.integers(specs, collective.rank))
         return session.step.stats.report(None)
 
-    with caplog.at_level(logging.WARNING, logger="hvd_sparse"):
-        reports = LocalWorld(2, worlds.TIMEOUT_S, 2).run(script)
+    reports = LocalWorld(2, worlds.TIMEOUT_S, 2).run(script)
     assert [(r["sparse_steps"], r["dense_steps"]) for r in reports] == [(0, 1)] * 2
     assert "all 2 ranks are on one node, where exchange hierarchical is a dense sum" in caplog.text
 

@@ -33,13 +33,8 @@ TEN = np.arange(10, dtype=np.float32)
 
 
 def values(count, *, body=None, **header):
-    return forged(
-        TEN[:count].tobytes() if body is None else body,
-        codec=VALUES,
-        numel=10,
-        count=count,
-        **header,
-    )
+    body = TEN[:count].tobytes() if body is None else body
+    return forged(body, codec=VALUES, numel=10, count=count, **header)
 
 
 def indices(count, body, **header):
@@ -96,10 +91,9 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
     codec = CODECS.create("index_value")
     frame = codec.encode(selection_of((1, 2), numel, dtype))
     words = f"'t0' has 1000 entries of float32, but a payload for it has {numel} of {dtype}"
+    out = np.zeros(1_000, np.float32)
     with pytest.raises(CorruptPayload, match=words):
-        write_sum(
-            (spec, codec, [(slice(0, 1_000), frame)], np.zeros(1_000, np.float32), 1.0), reference
-        )
+        write_sum((spec, codec, [(slice(0, 1_000), frame)], out, 1.0), reference)
 
 
 WORDS = "come to .* bytes in one collective, which moves at most .*: send fewer entries"
@@ -107,19 +101,9 @@ WORDS = "come to .* bytes in one collective, which moves at most .*: send fewer 
 
 def context_of(keys):
     members = dict.fromkeys(range(len(keys)), SimpleNamespace())
-    return ExchangeContext(
-        rank=0,
-        world_size=1,
-        step=0,
-        configuration=0,
-        bucket=0,
-        members=members,
-        keys=keys,
-        errors=[],
-        kernels=None,
-        select=None,
-        selector=None,
-    )
+    zeros = dict.fromkeys(("rank", "step", "configuration", "bucket"), 0)
+    unused = dict.fromkeys(("kernels", "select", "selector"))
+    return ExchangeContext(world_size=1, members=members, keys=keys, errors=[], **zeros, **unused)
 
 
 def test_a_frame_of_2_gib_is_told_before_any_message_is_made_of_it():
@@ -143,18 +127,15 @@ def test_messages_that_are_2_gib_together_are_all_replaced(monkeypatch):
     "case", [case for case in cases.EXCHANGES if case.id != "shared_index"], ids=str
 )
 @pytest.mark.parametrize("limit", [150, 300])
-def test_by_every_exchange_it_is_one_error_on_all_ranks_and_leaves_no_trace(
-    case, limit, monkeypatch
-):
+def test_every_exchange_makes_it_one_error_on_all_ranks_without_a_trace(case, limit, monkeypatch):
     """300 bytes are room for some messages, and for few of all that an alltoall takes."""
+    configuration = configured(case.create(EXCHANGES))
 
     def script(collective):
         def meet(name):
             collective.allreduce(np.zeros(1), name).wait(worlds.TIMEOUT_S)
 
-        session = Session(
-            configured(case.create(EXCHANGES)), SPECS, collective, buckets=[(0, 1, 2)]
-        )
+        session = Session(configuration, SPECS, collective, buckets=[(0, 1, 2)])
         session.reduce(integers(collective.rank, 0))
         before = worlds.bits_of(whole_residuals(session))
         meet("before")
@@ -168,8 +149,7 @@ def test_by_every_exchange_it_is_one_error_on_all_ranks_and_leaves_no_trace(
             monkeypatch.undo()
         meet("again")
         assert worlds.bits_of(whole_residuals(session)) == before
-        return all(
-            np.isfinite(a).all() for a in session.reduce(integers(collective.rank, 1)).values()
-        )
+        reduced = session.reduce(integers(collective.rank, 1))
+        return all(np.isfinite(array).all() for array in reduced.values())
 
     assert worlds.run(4, script) == [True] * 4

@@ -110,9 +110,7 @@ def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name):
 
 @pytest.mark.parametrize("passed_by", ["module", "no_sync", "frozen"])
 @pytest.mark.parametrize("set_to_none", [True, False])
-def test_a_gradient_that_passes_the_compressor_by_is_refused_where_others_came_through_it(
-    passed_by, set_to_none
-):
+def test_a_gradient_that_passes_the_compressor_by_is_refused(passed_by, set_to_none):
     model, optimizer = made("sgd")
     handle = handed(model, optimizer)
     for _ in range(2):
@@ -284,10 +282,9 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state():
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name):
-    before, behind, plain = (
-        trained(name, loss_of, hands_over=hands_over, scheduled=scheduled)
-        for hands_over, scheduled in ((True, "before"), (True, "behind"), (False, "before"))
-    )
+    train = partial(trained, name, loss_of)
+    before, behind = (train(hands_over=True, scheduled=when) for when in ("before", "behind"))
+    plain = train(hands_over=False, scheduled="before")
     for one, other in zip(before, behind, strict=True):
         assert torch.equal(one, other)
     same(before, plain)

@@ -105,9 +105,8 @@ def test_gradients_and_rounding_are_what_was_sent_and_what_is_kept(monkeypatch, 
 
 @kinds
 def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
-    state = MEMORIES.create("error_feedback", residual=kind).create(
-        TensorSpec("t", (400,), "float32"), rollback=False
-    )
+    memory = MEMORIES.create("error_feedback", residual=kind)
+    state = memory.create(TensorSpec("t", (400,), "float32"), rollback=False)
     nothing = reference.take_at_least(np.zeros(400, np.float32), 1.0)
     state.load({"residual": np.ones(400, np.float32)})
     for state.step in range(4096):
@@ -123,9 +122,7 @@ def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
     pipeline.send(state, draw("normal", 1_000), dense=False)
     state.commit()
     before = state.memory.arrays()["residual"].tobytes()
-    with pytest.raises(
-        NonFiniteGradient, match=r"'t0': its residual has an entry of magnitude .*bfloat16"
-    ):
+    with pytest.raises(NonFiniteGradient, match=r"'t0': its residual has an entry .*bfloat16"):
         pipeline.send(state, 1e5 * draw("laplace", 1_000), dense=False)
     state.roll_back()
     assert state.memory.arrays()["residual"].tobytes() == before
@@ -134,7 +131,6 @@ def test_what_float16_cannot_hold_is_refused_by_name_and_leaves_no_trace():
 
 
 def test_float64_gradients_are_not_kept_in_16_bits():
+    memory = MEMORIES.create("error_feedback", residual="float16")
     with pytest.raises(InvalidOption, match=r"'t' has float64 gradients.*residual='float32'"):
-        MEMORIES.create("error_feedback", residual="float16").create(
-            TensorSpec("t", (9,), "float64"), rollback=True
-        )
+        memory.create(TensorSpec("t", (9,), "float64"), rollback=True)

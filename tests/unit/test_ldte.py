@@ -44,7 +44,7 @@ def check_ldte_bs(x, selector, warm=None):
 @searches
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_after_a_thousand_steps_of_error_feedback_ldte_bs_holds_and_its_threshold_is_a_warm_start(
+def test_ldte_bs_holds_after_error_feedback_and_its_threshold_is_a_warm_start(
     name, density, search
 ):
     x = after_error_feedback(name, density)
@@ -107,9 +107,7 @@ def test_ldte_sends_what_lies_above_its_formula(name, density):
 
 
 @given(count=st.integers(1, 10**6), low=st.integers(1, 100), high=st.integers(100, 400))
-def test_band_holds_exactly_the_whole_counts_inside_the_tolerance_and_the_count_itself(
-    count, low, high
-):
+def test_a_band_holds_exactly_the_whole_counts_inside_the_tolerance(count, low, high):
     band = band_around(count, (low / 100, high / 100))
     least, most = Fraction(low, 100) * count, Fraction(high, 100) * count
     assert band.wanted == count and count in band

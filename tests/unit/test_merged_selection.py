@@ -79,22 +79,6 @@ def test_every_codec_carries_a_tensors_share_and_the_memory_keeps_its_rounding(c
     assert any(value.any() for value in outcomes[0][1][0].values())
 
 
-def test_the_density_is_the_groups_and_its_tensors_compete():
-    def draw(specs, rank, step):
-        gradients = worlds.normals(specs, rank, step)
-        return {**gradients, "t2": gradients["t2"] * (100 if step < 2 else 0)}
-
-    outcomes = train(configure(), steps=6, absent={}, draw=draw)
-    report = outcomes[0][3]
-    assert report["entries_sent"] == 6 * count_from_density(NUMEL, 0.05)
-    assert report["entries_total"] == 6 * NUMEL
-    assert report["density_achieved"] == report["entries_sent"] / report["entries_total"]
-    for key in KEYS:
-        first, last = outcomes[0][1][0][key], outcomes[0][1][-1][key]
-        assert np.any(first) == (key == "t2")
-        assert np.any(last) or key == "t2" or not np.any(first)
-
-
 def test_a_schedule_gives_the_groups_density_at_the_step_of_its_furthest_tensor():
     schedule = {"id": "piecewise", "boundaries": (2,), "densities": (0.5, 0.01)}
     late = {0: ("t0", "t3"), 1: ("t0", "t4")}
@@ -180,9 +164,7 @@ PAIR = SPECS[0].numel + SPECS[3].numel
     ],
     ids=["other groups", "a gradient is missing", "one gradient alone"],
 )  # fmt: skip
-def test_a_search_starts_where_just_its_tensors_ended_and_any_other_starts_cold(
-    plans, absent, expected
-):
+def test_a_search_starts_warm_where_just_its_tensors_ended(plans, absent, expected):
     Told.log.clear()
     configuration = replace(configure(), selector=Told(0.05))
     train(configuration, ranks=1, plans=plans, steps=len(plans), absent=absent)
@@ -219,28 +201,20 @@ def test_a_selection_that_fails_on_one_rank_fails_on_all_and_leaves_no_trace(rol
             broken["t1"].reshape(-1)[0] = 77.0 - worlds.residuals(session)["t1"][0]
         with pytest.raises(PeerFailure) as caught:
             session.reduce(broken)
-        after = worlds.snapshot(session)
+        said = str(caught.value)
+        assert "rank 1: selecting from 't1', 't2' as one: ArithmeticError: no threshold" in said
+        assert worlds.snapshot(session) == before or not rollback
         whole = session.reduce(worlds.integers(SPECS, collective.rank, 2))
-        return (
-            str(caught.value),
-            before == after,
-            all(np.isfinite(value).all() for value in whole.values()),
-        )
+        assert all(np.isfinite(value).all() for value in whole.values())
 
-    failure = "rank 1: selecting from 't1', 't2' as one: ArithmeticError: no threshold"
-    for words, is_same, is_finite in worlds.run(3, script):
-        assert failure in words
-        assert is_same or not rollback
-        assert is_finite
+    worlds.run(3, script)
 
 
 @pytest.mark.parametrize("case", cases.EXCHANGES, ids=str)
 def test_exchanges_that_choose_tensor_by_tensor_are_refused(case):
     exchange = case.create(EXCHANGES)
     if exchange.settles_later or exchange.sums_first:
-        with pytest.raises(
-            InvalidOption, match=rf"select_over is 'group', and exchange {case.id} .*'allgather'"
-        ):
+        with pytest.raises(InvalidOption, match=f"'group', and exchange {case.id} .*'allgather'"):
             configure(exchange=exchange)
     else:
         outcomes = train(configure(exchange=exchange))
@@ -249,10 +223,8 @@ def test_exchanges_that_choose_tensor_by_tensor_are_refused(case):
 
 @pytest.mark.parametrize("case", [case for case in cases.SELECTORS if case not in MERGED], ids=str)
 def test_selectors_that_compare_a_tensors_gradient_with_its_residual_are_refused(case):
-    with pytest.raises(
-        InvalidOption,
-        match=f"select_over is 'group', and selector {case.id} compares .* use another selector",
-    ):
+    words = f"select_over is 'group', and selector {case.id} compares .* use another selector"
+    with pytest.raises(InvalidOption, match=words):
         configure(case)
 
 
@@ -287,9 +259,7 @@ def test_groups_of_more_entries_than_indices_can_number_are_refused():
     specs = worlds.tensors((2**16, 2**15), (2**16, 2**15))
 
     def script(collective):
-        with pytest.raises(
-            InvalidOption, match=r"2 tensors of a group from 't0' to 't1' have 4294967296 entries"
-        ):
+        with pytest.raises(InvalidOption, match=r"2 .* from 't0' to 't1' have 4294967296 entries"):
             Session(configure(), specs, collective)
 
     worlds.run(1, script)

@@ -31,9 +31,8 @@ def test_a_peer_loses_nothing(name):
     residual, expected = torch.zeros(50_000), torch.zeros(50_000)
     peer = Peer(PEERS[name](), residual, 0.01)
     for step in range(4):
-        gradient = torch.from_numpy(
-            np.random.default_rng(step).laplace(size=50_000).astype(np.float32)
-        )
+        drawn = np.random.default_rng(step).laplace(size=50_000)
+        gradient = torch.from_numpy(drawn.astype(np.float32))
         expected.add_(gradient)
         indices, values = peer.step(gradient)
         assert indices.dtype == torch.int32

@@ -112,7 +112,7 @@ steps_of = st.lists(st.sampled_from([(), (3, 5), (4, 6)]), min_size=len(SPECS), 
 
 @settings(max_examples=60, deadline=None)
 @given(steps_of, st.floats(0, 0.1), st.floats(0, 1e-4), st.floats(0, 0.05))
-def test_every_compressed_tensor_is_in_one_group_no_optimizers_are_mixed_and_no_way_is_quicker(
+def test_a_plan_has_all_tensors_once_mixes_no_optimizers_and_is_quickest(
     steps, start_s, byte_s, gap_s
 ):
     seen = {spec.key: list(numbers) for spec, numbers in zip(SPECS, steps) if numbers}
@@ -156,9 +156,7 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks(monkeypatch):
             planning.next(collective, worlds.TIMEOUT_S, was_good=good)
             measure(planning, KEYS, collective.rank)
             good = True
-        with pytest.raises(
-            PeerFailure, match=r"rank 0 could not plan the groups: InvalidOption: no plan"
-        ):
+        with pytest.raises(PeerFailure, match=r"rank 0 could not .*: InvalidOption: no plan"):
             planning.next(collective, worlds.TIMEOUT_S, was_good=True)
         return planning.decision
 
@@ -185,19 +183,11 @@ def test_dear_selections_merge_where_a_group_is_selected_from_at_once():
 
 
 def test_tensors_that_no_vector_holds_together_are_planned_apart():
-    mixed = [
-        TensorSpec(spec.key, spec.shape, "float64" if number % 2 else "float32")
-        for number, spec in enumerate(SPECS)
-    ]
+    dtypes = {spec.key: ("float32", "float64")[number % 2] for number, spec in enumerate(SPECS)}
+    mixed = [TensorSpec(spec.key, spec.shape, dtypes[spec.key]) for spec in SPECS]
     default = grouped(mixed, MERGED)
-    plan = make_plan(
-        MERGED,
-        mixed,
-        [told(SPECS, {s.key: [3] for s in mixed})],
-        [samples(10.0, 0.0)],
-        default,
-    )
-    dtypes = {spec.key: spec.dtype for spec in mixed}
+    each = told(SPECS, {spec.key: [3] for spec in mixed})
+    plan = make_plan(MERGED, mixed, [each], [samples(10.0, 0.0)], default)
     assert len(plan.groups) == 2, "starts are dear: as few as can be"
     assert all(len({dtypes[name] for name in names}) == 1 for names in plan.groups)
 
@@ -214,6 +204,5 @@ def test_steps_depart_when_they_take_much_longer_or_shorter_than_at_first():
         first = SETTLING + WINDOW
         assert found == [
             (first, False),
-            (first + REVIEW_EVERY, has_departed),
-            (first + 2 * REVIEW_EVERY, has_departed),
+            *((first + late, has_departed) for late in (REVIEW_EVERY, 2 * REVIEW_EVERY)),
         ]

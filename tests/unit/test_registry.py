@@ -6,7 +6,7 @@ import pytest
 
 from hvd_sparse.cli import papers
 from hvd_sparse.errors import InvalidOption, SparseError, UnknownName
-from hvd_sparse.registry import ALL, SELECTORS, Registry, configuration
+from hvd_sparse.registry import ALL, SELECTORS, Registry
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ def gadgets():
 @pytest.mark.parametrize("registry", ALL, ids=lambda r: r.kind)
 @pytest.mark.parametrize("id", ["nonsense", "", None, 3, [], {}], ids=repr)
 def test_an_unknown_id_is_refused_with_those_there_are(registry, id):
-    with pytest.raises(
-        UnknownName, match=f"no {registry.kind} is called .*; there are: {registry.ids()[0]}"
-    ):
+    with pytest.raises(UnknownName, match=f"no {registry.kind} is .* are: {registry.ids()[0]}"):
         registry.create(id)
 
 
@@ -49,9 +47,7 @@ def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
     ],
 )
 def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets, options, words):
-    with pytest.raises(
-        InvalidOption, match=f"gadget 'gadget': {words}; its options: size, colour, range"
-    ):
+    with pytest.raises(InvalidOption, match=f"'gadget': {words}; its options: size, colour, range"):
         gadgets.create("gadget", **options)
 
 
@@ -79,10 +75,6 @@ def test_a_part_of_another_registry_is_refused(gadgets):
 def test_an_id_is_given_once(gadgets):
     with pytest.raises(InvalidOption, match="gadget 'gadget' is registered twice"):
         gadgets.register("gadget")(Gadget)
-
-
-def test_configuration_holds_the_id_and_every_option(gadgets):
-    assert configuration(Gadget(3)) == {"id": "gadget", "size": 3, "colour": "red", "range": [1, 2]}
 
 
 @pytest.mark.parametrize("key", papers())

@@ -1,11 +1,10 @@
 """Compiled kernels: a bucket's rows get the bits of each tensor's turn, on any processor."""
 
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
-from contextlib import contextmanager
+import time
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -102,11 +101,9 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     if memory.finishes and memory.id != "muon_correction":  # as a handed-over optimizer has it
         names = {"momentum", "nesterov", "weight_decay", "beta1", "beta2", "epsilon"}
         told = {name: getattr(memory, name) for name in names if hasattr(memory, name)}
-        session.step.settings_of = lambda position: {
-            "rate": 0.1,
-            **told,
-            "parameter": np.full(specs[position].numel, position + 0.5, dtype),
-        }
+        told["rate"] = 0.1
+        parameters = [np.full(spec.numel, i + 0.5, dtype) for i, spec in enumerate(specs)]
+        session.step.settings_of = lambda position: {**told, "parameter": parameters[position]}
     session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
     brought = []
     for step in range(STEPS):
@@ -120,9 +117,8 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
         brought.append(worlds.bits_of(session.reduce(given, scale)))
         assert kept == worlds.bits_of(given)
         brought.append(worlds.snapshot(session))
-    memos = {
-        position: state.memo for position, state in session.step.transactions.settle_all().items()
-    }
+    states = session.step.transactions.settle_all()
+    memos = {position: state.memo for position, state in states.items()}
     counted = session.step.stats.report(None)
     # Of a gradient with NaN a message has an empty frame or, where that is found late, none.
     for kind in ("payload_bytes", "bytes_sent", "bytes_received"):
@@ -143,10 +139,8 @@ def trained(configuration, make=CompiledKernels, dtype="float32", *, waits=True,
 def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
     if options.get("memory") == {"id": "error_feedback", "residual": "bfloat16"}:
         dtype = "float32"  # which such a residual asks for
-    rows, walk = (
-        trained(made_of(options), dtype=dtype, waits=waits, scale=scale) for waits in (True, False)
-    )
-    assert rows == walk
+    run = partial(trained, made_of(options), dtype=dtype, scale=scale)
+    assert run(waits=True) == run(waits=False)
 
 
 @pytest.mark.parametrize("memory", ["error_feedback", "momentum_correction", "adam_correction"])
@@ -187,10 +181,8 @@ def test_a_vector_that_several_threads_work_on_is_left_out_of_the_rows():
         sizes[kernels.threads] |= set(rows["numel"].tolist())
         return send_rows(kernels, rows, *others)
 
-    with (
-        mock.patch.object(CompiledKernels, "send_rows", noting),
-        mock.patch.dict(globals(), SHAPES=shapes),
-    ):
+    noted = mock.patch.object(CompiledKernels, "send_rows", noting)
+    with noted, mock.patch.dict(globals(), SHAPES=shapes):
         one, two = (trained(configuration, partial(CompiledKernels, threads)) for threads in (1, 2))
     assert one == two
     assert sizes == {1: {numba.SHARED, 2000}, 2: {2000}}
@@ -288,6 +280,7 @@ def test_nothing_is_compiled_in_a_training_step_and_the_interpreter_is_free(name
 
 
 SOURCES = Path(numba.__file__).parent.parent
+WEEK_S = 7 * 24 * 3600
 
 
 def key_of_kernels():
@@ -302,25 +295,14 @@ def key_of_kernels():
     return told.hexdigest()[:16]
 
 
-@contextmanager
-def compiled_before(name, folder):
-    """Have in a folder what a test that passed with it has left there; an error in the block keeps
-    nothing."""
+def cache_of(name):
+    """Return the folder of these kernels' code; folders of other kernels go after a week."""
     caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    kept = caches / "hvd-sparse" / "numba" / f"{name}-{key_of_kernels()}"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with open(kept.parent / "lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if kept.is_dir():
-            shutil.copytree(kept, folder)
-    yield
-    with open(kept.parent / "lock", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for older in kept.parent.glob(f"{name}-*"):  # of other kernels, or cut off in the middle
-            shutil.rmtree(older, ignore_errors=True)
-        partial = kept.with_suffix(".partial")
-        shutil.copytree(folder, partial)
-        partial.rename(kept)
+    folder = caches / "hvd-sparse" / "numba" / f"{name}-{key_of_kernels()}"
+    for other in folder.parent.glob(f"{name}-*"):
+        if time.time() - other.stat().st_mtime > WEEK_S and other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -329,7 +311,7 @@ def compiled_before(name, folder):
     ids=["without-avx", "avx2"],
 )
 @pytest.mark.full
-def test_other_processors_get_the_same_bits(name, features, tmp_path):
+def test_other_processors_get_the_same_bits(name, features):
     script = (
         "from conformance.fused_checks import check_kernels\n"
         "from hvd_sparse.kernels.engines import resolve_engine\n"
@@ -339,14 +321,9 @@ def test_other_processors_get_the_same_bits(name, features, tmp_path):
         "    assert 'add_and_take' in code and '%zmm' not in code\n"
         "check_kernels(resolve_engine('numba'))\n"
     )
-    machine = {
-        "NUMBA_CPU_NAME": "generic",
-        "NUMBA_CPU_FEATURES": features,
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    with compiled_before(name, tmp_path / "cache"):
-        done = run_python("-c", script, **machine)
-        assert done.returncode == 0, done.stderr
+    machine = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
+    done = run_python("-c", script, **machine, NUMBA_CACHE_DIR=str(cache_of(name)))
+    assert done.returncode == 0, done.stderr
 
 
 def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
@@ -370,9 +347,7 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
 @pytest.mark.parametrize(
     "numel", [lists.LARGE_BYTES // 4 + more for more in (0, 1, lists.BLOCK + 17)]
 )
-def test_sums_written_past_the_caches_are_right_from_any_place_in_a_line_and_touch_nothing_else(
-    dtype, numel
-):
+def test_sums_written_past_the_caches_are_right_and_touch_nothing_else(dtype, numel):
     rng = np.random.default_rng(numel)
     parts = []
     for count in (0, 40, numel // 3):

@@ -15,9 +15,7 @@ BAD_STEP, STEPS = 3, 7
 CONFIGURATIONS = {
     "sparse": configure("ldte_bs", 0.25),
     "dense steps": configure("topk", 1.0, allow_dense=True),
-    "momentum": configure(
-        memory={"id": "momentum_correction", "momentum": 0.9, "weight_decay": 0.0}
-    ),
+    "momentum": configure(memory="momentum_correction"),
     "thresholds that are used again": configure("redsync_search", 0.2),
     "tensors that stay dense": configure(min_numel=9),
     "a lossy selector": configure("stc", 0.2),
@@ -118,9 +116,8 @@ def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_stays_in_the_residual(
 
     def script(collective):
         session = Session(configure(density=0.25), [spec], collective, average=False)
-        return session.reduce({"half": np.full((2, 2), 6e4, np.float32)}), worlds.residuals(
-            session
-        )["half"]
+        result = session.reduce({"half": np.full((2, 2), 6e4, np.float32)})
+        return result, worlds.residuals(session)["half"]
 
     for result, kept in worlds.run(2, script):
         if dtype == "float16":

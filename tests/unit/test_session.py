@@ -1,5 +1,7 @@
 """The laws over whole runs of small worlds."""
 
+import itertools
+
 import cases
 import numpy as np
 import pytest
@@ -41,9 +43,8 @@ def train(collective, configuration, specs, steps, draw=normals, average=True):
 
 @st.composite
 def settings_of_a_world(draw):
-    shapes = draw(
-        st.lists(st.lists(st.integers(1, 7), max_size=3).map(tuple), min_size=1, max_size=4)
-    )
+    shape = st.lists(st.integers(1, 7), max_size=3).map(tuple)
+    shapes = draw(st.lists(shape, min_size=1, max_size=4))
     return {
         "world_size": draw(st.sampled_from([1, 2, 4, 8])),
         "specs": tensors(*shapes, dtype=draw(st.sampled_from(["float32", "float64"]))),
@@ -59,16 +60,12 @@ def settings_of_a_world(draw):
 def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
     """(3) Exact for whole numbers on 2**i ranks, but where other values are sent."""
     specs, steps, size = world["specs"], world["steps"], world["world_size"]
-    configuration = configuration_of(
-        world["selector"], world["density"], rollback=world["rollback"]
-    )
+    options = {"density": world["density"], "rollback": world["rollback"]}
+    configuration = configuration_of(world["selector"], **options)
     outcomes = worlds.run(size, lambda c: train(c, configuration, specs, steps, integers))
     for spec in specs:
-        given_in = sum(
-            integers(specs, rank, step)[spec.key].astype(float)
-            for rank in range(size)
-            for step in range(steps)
-        )
+        places = itertools.product(range(size), range(steps))
+        given_in = sum(integers(specs, *place)[spec.key].astype(float) for place in places)
         averages = sum(reduced[spec.key].astype(float) for reduced in outcomes[0][0])
         kept = sum(left[spec.key].astype(float) for _, left, _ in outcomes).reshape(spec.shape)
         slack = 1e-5 * size * steps * 10 if configuration.selector.changes_values else 0

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from collections import defaultdict
+from functools import partial
 
 import pytest
 
@@ -18,30 +19,21 @@ from hvd_sparse.frontend.torch.applying import STEPS
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
+SGD = partial(torch.optim.SGD, lr=0.02, momentum=0.9)
+ADAMW = partial(torch.optim.AdamW, lr=0.02)
 MAKERS = {
-    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.02, momentum=0.9),
-    "nesterov": lambda parameters: torch.optim.SGD(
-        parameters, lr=0.02, momentum=0.9, nesterov=True
-    ),
-    "dampened": lambda parameters: torch.optim.SGD(
-        parameters, lr=0.02, momentum=0.9, dampening=0.5, weight_decay=0.1
-    ),
-    "climbing": lambda parameters: torch.optim.SGD(
-        parameters, lr=0.02, momentum=0.9, weight_decay=0.1, maximize=True
-    ),
-    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.02),
-    "amsgrad": lambda parameters: torch.optim.AdamW(
-        parameters, lr=0.02, amsgrad=True, maximize=True, betas=(0.9, 0.9)
-    ),
-    "nadam": lambda parameters: torch.optim.NAdam(parameters, lr=0.02, weight_decay=0.1),
+    "sgd": SGD,
+    "nesterov": partial(SGD, nesterov=True),
+    "dampened": partial(SGD, dampening=0.5, weight_decay=0.1),
+    "climbing": partial(SGD, weight_decay=0.1, maximize=True),
+    "adamw": ADAMW,
+    "amsgrad": partial(ADAMW, amsgrad=True, maximize=True, betas=(0.9, 0.9)),
+    "nadam": partial(torch.optim.NAdam, lr=0.02, weight_decay=0.1),
     "muon": paired,
 }
 EVERYTHING = {"density": 1.0, "min_numel": 1, "compress_1d": True, "allow_dense": False}
 WAYS = {
-    "sgd": EVERYTHING,
-    "nesterov": EVERYTHING,
-    "dampened": EVERYTHING,
-    "climbing": EVERYTHING,
+    **dict.fromkeys(("sgd", "nesterov", "dampened", "climbing"), EVERYTHING),
     # at density 1 only what is never compressed is Adam
     **{name: {"density": 0.1, "min_numel": 10**6} for name in ("adamw", "amsgrad", "nadam")},
     "muon": {**EVERYTHING, "compress_1d": False},
@@ -60,9 +52,8 @@ class Program:
             self.optimizer.load_state_dict(begun.saved())
         self.handle = None
         if handed is not None:
-            self.handle = register(
-                self.model, "topk", **{**handed, **more}, optimizer=self.optimizer
-            )
+            options = {**handed, **more, "optimizer": self.optimizer}
+            self.handle = register(self.model, "topk", **options)
         if begun is not None and first == "compressor":
             self.optimizer.load_state_dict(begun.saved())
 
@@ -84,6 +75,11 @@ class Program:
         if self.handle is not None:
             self.handle.close()
         return self
+
+
+def assert_same_bits(one, other):
+    assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+    one.close(), other.close()
 
 
 def assert_same(one, other):
@@ -123,14 +119,12 @@ def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name, density):
     whole = Program(name, handed).train(range(6))
     optimizer, compressor = whole.saved(), whole.handle.state_dict()
     model = copy.deepcopy(whole.model.state_dict())
-    whole.train(range(6, 12)).close()
+    whole.train(range(6, 12))
     again = Program(name, handed)
     again.model.load_state_dict(model)
     again.optimizer.load_state_dict(optimizer)
     again.handle.load_state_dict(compressor)
-    again.train(range(6, 12)).close()
-    for p, q in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert_same_bits(again.train(range(6, 12)), whole)
 
 
 @every_optimizer
@@ -169,10 +163,7 @@ def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name):
     for index, state in before["state"].items():
         for key, value in state.items():
             assert torch.equal(torch.as_tensor(during["state"][index][key]), torch.as_tensor(value))
-    ours.train(range(4, 8))
-    for p, q in zip(ours.model.parameters(), whole.model.parameters(), strict=True):
-        assert torch.equal(p, q)
-    ours.close(), whole.close()
+    assert_same_bits(ours.train(range(4, 8)), whole)
 
 
 @every_optimizer
@@ -274,9 +265,8 @@ def test_a_second_compressor_goes_on_from_the_moments_of_the_first(name, is_clos
     if is_closed:
         first.close()
     ours.model = DistributedDataParallel(ours.model.module)
-    ours.handle = register(
-        ours.model, "topk", **WAYS[name], optimizer=ours.optimizer, name="second"
-    )
+    options = {**WAYS[name], "optimizer": ours.optimizer, "name": "second"}
+    ours.handle = register(ours.model, "topk", **options)
     assert_same(ours.train(range(6, 12)), plain)
     first.close()
 

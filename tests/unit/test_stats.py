@@ -31,9 +31,8 @@ def test_bytes_are_those_that_the_world_saw():
     reports = world.run(train, configure(density=0.1), 4)
     for report, sent in zip(reports, world.sent):
         assert report["bytes_sent"] == sent - HANDSHAKE_BYTES
-        assert report["bytes_sent"] == sum(
-            report[f"{kind}_bytes"] for kind in ("payload", "carrier", "dense")
-        )
+        kinds = ("payload", "carrier", "dense")
+        assert report["bytes_sent"] == sum(report[f"{kind}_bytes"] for kind in kinds)
 
 
 def test_bytes_entries_and_densities_are_those_of_the_selections():
@@ -95,11 +94,10 @@ def test_a_failed_step_counts_its_bytes_and_nothing_else():
 @pytest.mark.parametrize("codec", ["index_value", "block16"])
 def test_telemetry_tells_what_is_kept_of_the_accumulated_and_how_long_it_waits(selector, codec):
     steps, key = 5, "t0"
+    configuration = configure(selector, 0.1, codec=codec, telemetry=True)
 
     def script(collective):
-        session = Session(
-            configure(selector, 0.1, codec=codec, telemetry=True), SPECS, collective, average=False
-        )
+        session = Session(configuration, SPECS, collective, average=False)
         kept = there = waited = count = 0.0
         last = np.full(100, -1)
         residual = np.zeros(100)

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import worlds
-from unit.steps import SPECS, assert_conserved, gradients, start, start_exchange
+from unit.steps import SPECS, assert_conserved, gradients, measured_step, start, start_exchange
 from worlds import configure, snapshot
 
 from hvd_sparse.step.rows import OutgoingRows
@@ -64,7 +64,7 @@ def test_a_step_that_is_begun_again_waits_for_what_the_old_one_submitted():
         has_submitted[collective.rank].wait()
         session.driver.compress(0, gradients(collective, 9)["t0"].reshape(-1))
         has_submitted[collective.rank + 1].set()
-        return measured_step_without_settling(session, gradients(collective, 0))
+        return measured_step(session, gradients(collective, 0), looks=False)
 
     assert_conserved(worlds.run(4, script))
 
@@ -84,12 +84,6 @@ def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, e
 
     interrupted, whole = (worlds.run(2, lambda c, i=i: script(c, i)) for i in (True, False))
     assert interrupted == whole
-
-
-def measured_step_without_settling(session, given):
-    """As ``measured_step``, without the look at the state that would end an open step."""
-    accumulated = {key: gradient.reshape(-1).astype(np.float64) for key, gradient in given.items()}
-    return accumulated, session.reduce(given), worlds.residuals(session)
 
 
 def test_a_step_counts_when_it_is_complete_and_not_before():

@@ -131,18 +131,15 @@ def test_a_tensor_that_one_rank_lacks_is_named_on_all():
 
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("position", [0, 1], ids=["in a bucket of its own", "in a bucket of two"])
-def test_a_gradient_that_one_rank_cannot_place_fails_on_all_ranks_and_disturbs_no_later_step(
-    position, world_size
-):
+def test_a_gradient_that_one_rank_cannot_place_fails_on_all_once(position, world_size):
     """It has no bucket, so this rank submits something for each of the others' buckets."""
 
     def script(collective):
         session = start(collective, configure())
         given, key = gradients(collective, 0), f"t{position}"
         if collective.rank == FAULTY:
-            wire, ticket = session.driver.poison(
-                UnknownGradient("which tensor is this?"), "x", np.float32
-            )
+            unknown = UnknownGradient("which tensor is this?")
+            wire, ticket = session.driver.poison(unknown, "x", np.float32)
         else:
             wire, ticket = session.driver.compress(position, given[key].reshape(-1))
         reduced = collective.allreduce(wire, key).wait(None)
@@ -160,9 +157,8 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
         session = start(collective)
         session.reduce(gradients(collective, 0))
         before = snapshot(session)
-        first, (reduced, ticket), last = start_exchange(
-            session, (0, 1, 2), gradients(collective, 1)
-        ).values()
+        started = start_exchange(session, (0, 1, 2), gradients(collective, 1))
+        first, (reduced, ticket), last = started.values()
         session.driver.decompress(*first)
         with pytest.raises(UnsupportedReduction) as caught:
             session.driver.decompress(np.zeros_like(reduced), ticket)
@@ -175,11 +171,29 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
     assert_conserved(worlds.run(2, script))
 
 
-def test_an_interrupt_takes_back_the_tensors_that_were_through():
+def check_leaves_no_trace(break_it, error, world_size=2):
+    """``break_it`` breaks a session's step, and returns what mends it."""
+
     def script(collective):
         session = start(collective)
         session.reduce(gradients(collective, 0))
-        before = snapshot(session)
+        before, mend = snapshot(session), break_it(session)
+        with pytest.raises(error):
+            session.reduce(gradients(collective, 1))
+        mend()
+        assert snapshot(session) == before
+        return measured_step(session, gradients(collective, 2))
+
+    assert_conserved(worlds.run(world_size, script))
+
+
+def replaced(part, name, function):
+    setattr(part, name, function)
+    return lambda: delattr(part, name)
+
+
+def test_an_interrupt_takes_back_the_tensors_that_were_through():
+    def break_it(session):
         result = session.step.result
 
         def interrupted(ticket, *given):
@@ -187,33 +201,24 @@ def test_an_interrupt_takes_back_the_tensors_that_were_through():
                 raise KeyboardInterrupt
             return result(ticket, *given)
 
-        session.step.result = interrupted
-        with pytest.raises(KeyboardInterrupt):
-            session.reduce(gradients(collective, 1))
-        del session.step.result
-        assert snapshot(session) == before
-        return measured_step(session, gradients(collective, 2))
+        return replaced(session.step, "result", interrupted)
 
-    assert_conserved(worlds.run(2, script))
+    check_leaves_no_trace(break_it, KeyboardInterrupt)
 
 
 def test_an_exchange_that_raises_is_not_waited_for_again():
-    def script(collective):
-        waits = []
+    class Once:
+        def __init__(self, pending):
+            self.pending, self.is_waited_for = pending, False
 
-        class Once:
-            def __init__(self, pending):
-                self.pending = pending
+        def wait(self, timeout_s):
+            assert not self.is_waited_for, "Horovod has cleared the handle"
+            self.is_waited_for = True
+            return self.pending.wait(timeout_s)
 
-            def wait(self, timeout_s):
-                assert self.pending not in waits, "Horovod has cleared the handle"
-                waits.append(self.pending)
-                return self.pending.wait(timeout_s)
-
-        session = start(collective)
-        session.reduce(gradients(collective, 0))
-        before = snapshot(session)
-        session.driver.collective = Around(collective, lambda kind, given, call: Once(call()))
+    def break_it(session):
+        around = Around(session.collective, lambda kind, given, call: Once(call()))
+        session.driver.collective = around
 
         def failing(exchange):  # of the first bucket
             del session.step._counted
@@ -221,12 +226,9 @@ def test_an_exchange_that_raises_is_not_waited_for_again():
             raise MemoryError("out of memory")
 
         session.step._counted = failing
-        with pytest.raises(MemoryError):
-            session.reduce(gradients(collective, 1))
-        assert snapshot(session) == before
-        return measured_step(session, gradients(collective, 2))
+        return lambda: None
 
-    assert_conserved(worlds.run(2, script))
+    check_leaves_no_trace(break_it, MemoryError)
 
 
 def test_an_error_that_an_old_step_left_behind_does_not_end_the_next_step():
@@ -258,19 +260,15 @@ def test_a_failure_takes_back_no_earlier_step():
 
 def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
     def script(collective):
-        session, given = (
-            start(collective, configure(timeout_s=slow(0.5))),
-            gradients(collective, 0)["t0"].reshape(-1),
-        )
+        session = start(collective, configure(timeout_s=slow(0.5)))
+        given = gradients(collective, 0)["t0"].reshape(-1)
         if collective.rank == FAULTY:  # its carrier comes, its entries do not
             wire, _ = session.step.compress(0, given)
             collective.allreduce(wire, "t0").wait(None)
             return
         wire, ticket = session.driver.compress(0, given)
         reduced = collective.allreduce(wire, "t0").wait(None)
-        with pytest.raises(
-            ExchangeTimeout, match=r"ranks \[1\] did not submit it; waiting for the tensors t0"
-        ):
+        with pytest.raises(ExchangeTimeout, match=r"ranks \[1\] did not submit it; .* tensors t0"):
             session.driver.decompress(reduced, ticket)
 
     worlds.run(2, script)
@@ -312,36 +310,23 @@ def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
                 results.append(np.full((8, 4), np.nan))
         return results
 
-    for clean, spoiled in zip(
-        worlds.run(2, lambda collective: script(collective, False)),
-        worlds.run(2, lambda collective: script(collective, True)),
-    ):
+    both = (worlds.LocalWorld(2, worlds.TIMEOUT_S).run(script, spoils) for spoils in (False, True))
+    for clean, spoiled in zip(*both):
         first, bad, last = spoiled
         assert np.isnan(bad).all()
         assert worlds.same_bits(first, clean[0]) and worlds.same_bits(last, clean[1])
 
 
 def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
-    def script(collective):
-        session = start(collective, configure())
-        session.reduce(worlds.normals(SPECS, collective.rank, 0))
-        before = worlds.snapshot(session)
-        go_on = Step.converse
-
-        def fail_before(sender, bucket, run, *place):
-            if collective.rank == 1 and run.failure is None:
+    def break_it(session):
+        def fail_before(bucket, run, *place):
+            if session.collective.rank == 1 and run.failure is None:
                 session.step.transactions.fail(run, MemoryError("elsewhere"))
-            return go_on(sender, bucket, run, *place)
+            return Step.converse(session.step, bucket, run, *place)
 
-        given = worlds.normals(SPECS, collective.rank, 1)
-        sender = session.step
-        sender.converse = lambda *rest: fail_before(sender, *rest)
-        with pytest.raises((PeerFailure, MemoryError)):
-            session.reduce(given)
-        del sender.converse
-        assert worlds.snapshot(session) == before
+        return replaced(session.step, "converse", fail_before)
 
-    worlds.run(2, script)
+    check_leaves_no_trace(break_it, (PeerFailure, MemoryError))
 
 
 def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():

@@ -31,12 +31,11 @@ HOROVOD = """[
 )
 def test_a_step_tells_its_parts_by_tensor_and_its_exchanges_by_bucket(exchange, parts):
     specs = worlds.tensors((40, 3), (7, 9), (300, 2))
+    configuration = worlds.configure(exchange=exchange, groups=[["t0", "t2"]])
 
     def script(collective):
         spans = []
-        session = Session(
-            worlds.configure(exchange=exchange, groups=[["t0", "t2"]]), specs, collective
-        )
+        session = Session(configuration, specs, collective)
         session.step.spans.add(spans.append)
         session.reduce(worlds.normals(specs, collective.rank))
         return spans

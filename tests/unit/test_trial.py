@@ -13,9 +13,8 @@ from hvd_sparse.step.records import StepRun
 
 
 def run(seconds, steps, ranks=3, **options):
-    trials = [
-        Trial(**{"ways": WAYS, "steps": 5, "review_every": 0, **options}) for _ in range(ranks)
-    ]
+    options = {"ways": WAYS, "steps": 5, "review_every": 0, **options}
+    trials = [Trial(**options) for _ in range(ranks)]
     last, taken = [None] * ranks, []
     for step in range(steps):
         told = [what_is_told(trial, last_s) for trial, last_s in zip(trials, last)]
@@ -56,9 +55,8 @@ def test_sparse_must_not_be_slower_and_single_slow_steps_do_not_count():
         times = {"sparse": seconds}
         assert run(lambda way, *_, t=times: t.get(way, 0.1), 60)[1][0].verdict.way == taken
     slow = {WARMUP + 1, WARMUP + 3}
-    _, trials = run(
-        lambda way, step, _: 9.0 if step in slow else {"sparse": 0.1}.get(way, 0.12), 60
-    )
+    usual = {"sparse": 0.1, "dense": 0.12, "fp16": 0.12}
+    _, trials = run(lambda way, step, _: 9.0 if step in slow else usual[way], 60)
     assert trials[0].verdict.way == "sparse"
 
 
@@ -72,11 +70,6 @@ def test_a_way_that_became_slower_is_tried_again():
     taken, _ = run(seconds, 500, review_every=RECENT)
     assert set(taken[end:200]) == {"dense"}
     assert set(taken[-50:]) == {"sparse"}
-
-
-def test_a_way_that_stays_is_not_tried_again():
-    taken, _ = run(lambda way, *_: {"sparse": 0.1}.get(way, 0.2), 500, review_every=20)
-    assert set(taken[3 * (WARMUP + 5) :]) == {"sparse"}
 
 
 def test_only_steps_whose_time_will_be_looked_at_are_timed():
@@ -93,13 +86,6 @@ def test_only_steps_whose_time_will_be_looked_at_are_timed():
     for _ in range(WARMUP + 2):
         never.next(0.1, lambda mine: [mine])
     assert never.verdict is not None and not never.is_timed
-
-
-def test_the_verdict_says_it_in_words():
-    _, trials = run(lambda way, *_: {"sparse": 0.2, "dense": 0.15, "fp16": 0.1}[way], 60)
-    words = str(trials[0].verdict)
-    assert words.startswith("compression does not pay here: gradients are sent dense, as float16")
-    assert "sparse 200.0 ms, dense 150.0 ms, fp16 100.0 ms" in words
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,7 @@ from harness import ROOT
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.methods.spelling import (
-    SpelledMethod,
-    density_argument,
-    read_method,
-)
+from hvd_sparse.methods.spelling import SpelledMethod, density_argument, read_method
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
 
@@ -47,13 +43,8 @@ PUBLISHED = {
 GIVEN = {"scalecom": {"warmup_steps": 30}}
 
 
-DEFINED = {
-    "topk": "selector",
-    "mgs": "select_over",
-    "dgc": "memory",
-    "gtopk": "exchange",
-    "oktopk": "exchange",
-}
+DEFINED = {"topk": "selector", "mgs": "select_over", "dgc": "memory"}
+DEFINED |= {"gtopk": "exchange", "oktopk": "exchange"}
 
 
 @pytest.mark.parametrize(("method", "option"), DEFINED.items())
@@ -144,9 +135,8 @@ def test_an_unknown_method_is_refused_with_the_nearest():
 
 def test_spelled_options_come_before_those_of_the_program():
     spelled = read_method("gaussian_k,variant=paper,density=0.5,min_numel=3")
-    expected = Configuration.create(
-        selector={"id": "gaussian_k", "density": 0.5, "variant": "paper"}, min_numel=3
-    )
+    selector = {"id": "gaussian_k", "density": 0.5, "variant": "paper"}
+    expected = Configuration.create(selector=selector, min_numel=3)
     assert spelled.create(Made, "p", density=0.01).configuration == expected
 
 
@@ -222,21 +212,16 @@ def test_other_texts_are_refused_and_say_what_would_do(text, words):
 
 
 FOLDER = ROOT / "docs" / "methods"
-SECTIONS = {
-    path.stem: path.read_text(encoding="utf-8")
-    for path in FOLDER.glob("*.md")
-    if path.stem != "index"
-}
+SECTIONS = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
+TABLE = SECTIONS.pop("index")
 COMMON = {"density", "optimizer", "options", "params"}
 
 
 def test_every_method_has_a_page_and_a_place_in_the_table():
-    table = (FOLDER / "index.md").read_text(encoding="utf-8")
     assert set(SECTIONS) == set(METHODS)
     for method, paper in METHODS.items():
-        assert any(
-            f"[`{method}`]({method}.md)" in row and paper in row for row in table.split("\n")
-        )
+        (row,) = [row for row in TABLE.split("\n") if f"[`{method}`]({method}.md)" in row]
+        assert paper in row
 
 
 @pytest.mark.parametrize("method", METHODS)

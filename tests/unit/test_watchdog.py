@@ -147,9 +147,7 @@ LIMIT_S = 10.0
     ],
     ids=["late", "late and silent", "silent", "nobody", "unknown"],
 )
-def test_a_late_rank_ends_the_wait_and_a_silent_one_has_twice_the_time(
-    here, start_peer, ends, peers, ends_at, words
-):
+def test_late_ranks_end_a_wait_and_silent_ones_later(here, start_peer, ends, peers, ends_at, words):
     here.meet([start_peer(rank, behind) for rank, behind in enumerate(peers, 1)])
     here.ledger.begin("a")
     for looks, (limits, is_over) in enumerate([(0.9, False), (1.1, ends_at == 1), (2.1, True)]):
@@ -159,9 +157,7 @@ def test_a_late_rank_ends_the_wait_and_a_silent_one_has_twice_the_time(
 
 
 @pytest.mark.parametrize("raises", [True, False])
-def test_a_wait_that_raises_by_itself_is_given_time_to(
-    here, start_peer, ends, caplog, monkeypatch, raises
-):
+def test_a_wait_that_raises_has_time_to(here, start_peer, ends, caplog, monkeypatch, raises):
     monkeypatch.setattr(watchdogs, "GRACE_S", 0.0)
     if raises:
         sleep = time.sleep
@@ -218,9 +214,8 @@ def test_the_place_is_the_programs_own_innermost_line():
     thread.start()
     thread.join()
     place = place_of(lines)
-    assert re.search(
-        rf"threading.py:\d+ \(\w+\), called by {re.escape(__file__)}:\d+ \(test_the_place", place
-    )
+    here = rf"{re.escape(__file__)}:\d+ \(test_the_place"
+    assert re.search(rf"threading.py:\d+ \(\w+\), called by {here}", place)
     assert not is_in_join(lines)  # that was a thread's join
 
 
