@@ -11,6 +11,10 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+MOST_BYTES = 2**31 - 1
+"""Largest number of bytes of all ranks in one collective, because MPI and Horovod count them with
+32 bits."""
+
 
 class Pending(Protocol):
     """A collective that has been started and may still run."""

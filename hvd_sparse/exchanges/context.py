@@ -17,7 +17,7 @@ import numpy as np
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.codecs.contract import Codec
-from hvd_sparse.collectives.contract import Placement, Request
+from hvd_sparse.collectives.contract import MOST_BYTES, Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.selectors.contract import Found, Selector
@@ -30,9 +30,6 @@ from hvd_sparse.wire.message import (
     write_error,
     write_message,
 )
-
-MOST_BYTES = 2**31 - 1
-"""Largest number of bytes in one collective, because MPI and Horovod count them with 32 bits."""
 
 NO_BYTES = np.empty(0, np.uint8)
 
@@ -174,9 +171,11 @@ class ExchangeContext:
             if not isinstance(error, PeerFailure):  # a failed rank reports its error itself
                 self.errors.append(f"{type(error).__name__}: {error}")
 
-    def write(self, frames: Mapping[int, np.ndarray] | None = None) -> np.ndarray:
+    def write(self, frames: Mapping[int, np.ndarray] | None = None, senders: int = 1) -> np.ndarray:
         """Return this rank's message, uint8. The message has the rank's errors, if there are any;
-        else the frames, given by position, or none if another rank has failed."""
+        else the frames, given by position, or none if another rank has failed. ``senders`` is the
+        number of ranks that send frames in this collective. Each may use an equal share of the
+        limit, because no rank knows the lengths of the others."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.
@@ -185,10 +184,14 @@ class ExchangeContext:
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
-        if total > MOST_BYTES:
-            self._note_length(total)
+        if total * senders > MOST_BYTES:
+            self._note_length(total * senders)
             return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
+
+    def to_all(self, frames: Mapping[int, np.ndarray]) -> Request:
+        """Return the request for an allgather to which every rank sends frames, by position."""
+        return Request("allgather", self.write(frames, self.world_size))
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
         """Return the request for an alltoall of messages to all ranks. ``frames`` has each rank's

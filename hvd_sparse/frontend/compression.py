@@ -97,7 +97,15 @@ class AutoMethod(Builder):
             policy = cls._fallback(trial, sends_all=does_work)
             return cls._create(params, configuration, process_set, grad_scaler, policy)
 
-        return cls._build(create, LdteBs(density), options, optimizer, steps, scheduler)
+        selector = options.pop("selector", None) or LdteBs(density)  # given by ``from_config``
+        return cls._build(create, selector, options, optimizer, steps, scheduler)
+
+    @classmethod
+    def from_config(cls, params: Params, config: Report, **others: Option) -> Value:
+        if not isinstance(config, dict) or "trial" not in config:
+            return super().from_config(params, config, **others)
+        options = {name: value for name, value in config.items() if name != "trial"}
+        return cls.auto(params, **config["trial"], **options, **others)
 
 
 class LocalStepsBase:

@@ -233,8 +233,9 @@ class Compressor:
         return footprint(self.step, self._size_of_world())
 
     def config(self) -> Report:
-        """Return the parts and options, JSON-serializable, for ``Compression.from_config``."""
-        return self.configuration.describe()
+        """Return the parts and options, JSON-serializable, for ``Compression.from_config``; with
+        ``Compression.auto`` also the options of its trial."""
+        return {**self.configuration.describe(), **self._policy.describe()}
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
         """Pass metrics of the training to the writers of ``telemetry=``, for example
@@ -242,12 +243,13 @@ class Compressor:
 
         Parameters
         ----------
-        step : number of completed steps that the record shows; by default the compressor's count
+        step : number of completed steps that the record shows; by default the compressor's count,
+            which leaves out the dense steps of ``Compression.auto`` without ``optimizer=``
         metrics : numbers by name
 
         Raises
         ------
-        InvalidOption : a metric is not a number
+        InvalidOption : a metric is not a number, or is called "event", "seconds" or "time"
         """
         self.resolve()
         if self._recorder is not None:
@@ -309,8 +311,9 @@ class Compressor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
-        receives one array at a time from all ranks, at most world_size * numel * itemsize bytes.
-        Ranks outside of the process set may call this, but take no part.
+        receives one array at a time from all ranks, at most 2 GiB of it at once; rank 0 also keeps
+        the whole array, world_size * numel * itemsize bytes. Ranks outside of the process set may
+        call this, but take no part.
 
         Raises
         ------

@@ -21,14 +21,14 @@ import hashlib
 import io
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Gatherer
+from hvd_sparse.collectives.contract import MOST_BYTES, Collective, Gatherer
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
 from hvd_sparse.types import Report, State
 
@@ -41,7 +41,7 @@ DTYPES = ("float32", "float64")
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 """Exceptions that parsing a file raises if its content is malformed."""
 PARTIAL, RANDOM_LETTERS = ".partial", 8
-"""Suffix of a temporary file, and the number of random letters that ``tempfile`` adds before it."""
+"""Suffix of a temporary file, and the number of random letters before it."""
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
 """Yields a tensor's name, the name of one of its arrays, and the ranks' arrays of this name, by
@@ -104,11 +104,14 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """Create a temporary file beside the target, and lock it until it is closed."""
+    """Create a temporary file beside the target, with the target's mode if the target exists, and
+    lock it until it is closed."""
     while True:
-        handle, partial = tempfile.mkstemp(
-            suffix=PARTIAL, prefix=f".{target.name}.", dir=target.parent
-        )
+        letters = secrets.token_hex(RANDOM_LETTERS // 2)
+        partial = f"{target.parent}/.{target.name}.{letters}{PARTIAL}"
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(OSError):  # without a target, or without modes in the file system
+            os.fchmod(handle, os.stat(target).st_mode & 0o777)
         # Without locks in the file system, ``_sweep`` cannot lock the file either, and keeps it.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -205,12 +208,15 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 
 def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
-    """Yield the gathered arrays of all ranks' states. Every rank must iterate to the end, because
-    each iteration is collective; a rank without the array sends an empty array.
+    """Yield the gathered arrays of all ranks' states on rank 0, and no arrays on other ranks. Every
+    rank must iterate to the end, because each iteration is collective. Long arrays are gathered in
+    slices; a rank without the array sends empty slices.
 
     mine : this rank's state
     told : the states of all ranks, with [dtype, length] in place of each array
     """
+    collective = gatherer.collective
+    share = MOST_BYTES // collective.world_size
     for key in mine["model"]:
         sizes = {
             rank: state["tensors"][key]["arrays"]
@@ -221,12 +227,18 @@ def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Part
             array = np.empty(0, np.uint8)
             if key in mine["tensors"]:
                 array = np.ascontiguousarray(mine["tensors"][key]["arrays"][name])
-            gathered, found, place = gatherer.gather(array), {}, 0
-            for rank, arrays in sizes.items():
-                dtype, length = arrays[name]
-                end = place + length * np.dtype(dtype).itemsize
-                found[rank] = np.frombuffer(gathered[place:end].tobytes(), dtype)
-                place = end
+            data = array.view(np.uint8)
+            described = {rank: arrays[name] for rank, arrays in sizes.items()}
+            longest = max(length * np.dtype(dtype).itemsize for dtype, length in described.values())
+            found = {}
+            if collective.rank == 0:
+                found = {rank: np.empty(size, dtype) for rank, (dtype, size) in described.items()}
+            for start in range(0, longest, share):
+                gathered, place = gatherer.gather(data[start : start + share]), 0
+                for whole in found.values():
+                    part = whole.view(np.uint8)[start : start + share]
+                    part[:] = gathered[place : place + part.size]
+                    place += part.size
             yield key, name, found
 
 

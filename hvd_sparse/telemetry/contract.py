@@ -27,6 +27,8 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.types import Option, Report
 
+COMMON_FIELDS = ("event", "step", "seconds", "time")
+
 Function = Callable[[Report], object]
 """A writer that is a function of the user, called with each record."""
 
@@ -127,6 +129,11 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
     """Return metrics as floats. NaN and infinity become None, because JSON does not have them."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
+        if name in COMMON_FIELDS:
+            raise InvalidOption(
+                f"metric {name!r} has the name of a field that all records have: give it another "
+                f"name, for example {f'my_{name}'!r}"
+            )
         try:
             # Detach, because torch warns when it converts a tensor that requires a gradient.
             number = float(getattr(value, "detach", lambda value=value: value)())
@@ -149,7 +156,7 @@ def flat(record: Report) -> dict[str, float]:
     """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``. Tags
     of values over all tensors end in ``/total``. The tag of a program's metric is its name."""
     if record["event"] == "metrics":
-        names = [name for name in record if name not in ("event", "step", "seconds", "time")]
+        names = [name for name in record if name not in COMMON_FIELDS]
         return {name: record[name] for name in names if record[name] is not None}
     found = {}
     for whose, values in {"total": record["total"], **record["tensors"]}.items():

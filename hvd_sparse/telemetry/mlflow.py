@@ -45,6 +45,9 @@ class Mlflow(Writer):
         active = mlflow.active_run()
         # Use the run's id: a run is active only in one thread, and another thread writes records.
         run = (active or mlflow.start_run()).info.run_id
+        if active is None:
+            # Make the new run inactive, because the program and later compressors start other runs.
+            mlflow.end_run("RUNNING")
         client = mlflow.MlflowClient()
 
         def write(record: Report) -> None:

@@ -307,3 +307,47 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
     assert isinstance(results[0], ExchangeTimeout)
     assert calls.count(0) == 3
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("most_bytes", [31, 300])
+def test_an_array_above_what_a_collective_can_count_is_gathered_in_slices(
+    tmp_path, monkeypatch, most_bytes
+):
+    """31 bytes are 10 for each of 3 ranks: two and a half entries of "a"."""
+    monkeypatch.setattr(checkpoint, "MOST_BYTES", most_bytes)
+    gathered = [[] for _ in range(3)]
+
+    def on_rank(collective):
+        def note(kind, arguments, call):
+            gathered[collective.rank].append(arguments[0])
+            return call()
+
+        state = state_of(collective.rank)
+        if collective.rank == 1:
+            del state["tensors"]["a"]
+        around = worlds.Around(collective, note)
+        gather_into_file(state, tmp_path / "file", around, "save", 5.0)
+
+    LocalWorld(3).run(on_rank)
+    slices = [each[1:-1] for each in gathered]  # without the two of JSON
+    share = most_bytes // 3
+    assert [len(each) for each in slices] == [-(-160 // share) + -(-24 // share)] * 3
+    assert all(part.nbytes <= share for each in slices for part in each)
+    found = checkpoint.read(tmp_path / "file")
+    assert sorted(found[1]["tensors"]) == ["b"]
+    for rank in (0, 2):
+        assert_same(state_of(rank), found[rank])
+
+
+def test_a_new_file_has_the_usual_mode_and_another_that_of_the_file_it_replaces(tmp_path):
+    path, modes = tmp_path / "file", []
+    before = os.umask(0o027)
+    try:
+        for mode in (0o604, 0o600):
+            write(path, state_of(0))
+            modes.append(path.stat().st_mode & 0o777)
+            path.chmod(mode)
+        write(path, state_of(0))
+    finally:
+        os.umask(before)
+    assert [*modes, path.stat().st_mode & 0o777] == [0o640, 0o604, 0o600]

@@ -19,7 +19,7 @@ from hvd_sparse.frontend import recorder as recorder_module
 from hvd_sparse.frontend.recorder import Outlet, Recorder, union
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.step.session import Session
-from hvd_sparse.telemetry.contract import Place, resolve_writers
+from hvd_sparse.telemetry.contract import Place, numbers_of, resolve_writers
 from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import TensorSpec
@@ -325,11 +325,21 @@ LocalWorld(1, 100.0).run(train)
 client = mlflow.MlflowClient()
 (found,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
 norms = client.get_metric_history(found.info.run_id, "residual_norm/t0")
+sinks = [writer.open(), writer.open()]
+with mlflow.start_run():  # the program's own
+    sinks.append(writer.open())
+open_runs = client.search_runs([found.info.experiment_id], "attributes.status = 'RUNNING'")
+for number, sink in enumerate(sinks):
+    sink.log(1, loss=number)
+    sink.close()
+runs = client.search_runs([found.info.experiment_id])
 print("found", json.dumps({
     "status": found.info.status,
     "norms": [(each.step, each.value) for each in norms],
     "loss": found.data.metrics["loss"],
     "files": [each.path for each in client.list_artifacts(found.info.run_id)],
+    "open": len(open_runs),
+    "losses": sorted((run.data.metrics["loss"], run.info.status) for run in runs),
     "wanted": [(r["step"], r["tensors"]["t0"]["residual_norm"]) for r in heard if "total" in r],
 }))
 """
@@ -361,3 +371,11 @@ def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
     assert found["status"] == "FINISHED" and found["loss"] == 0.5
     assert found["norms"] == found["wanted"] and len(found["norms"]) == 3
     assert found["files"] == ["hvd_sparse.json"]
+    assert found["open"] == 2
+    assert found["losses"] == [[loss, "FINISHED"] for loss in (0, 0.5, 1, 2)]
+
+
+@pytest.mark.parametrize("name", ["event", "step", "seconds", "time"])
+def test_a_metric_with_the_name_of_a_field_of_all_records_is_refused(name):
+    with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
+        numbers_of({"loss": 0.5, name: 1.0})

@@ -1,11 +1,15 @@
 """``auto``: a trial of ways, residuals that must still be sent, and step times."""
 
 import copy
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.methods import Methods
 from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Fallback, Trial
@@ -186,3 +190,18 @@ def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
     assert clock.begin() is not None
     clock.restart()
     assert clock.begin() is None
+
+
+def test_from_config_makes_a_compressor_with_the_same_trial():
+    class Compression(AutoMethod, Methods):
+        @classmethod
+        def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
+            return Compressor(configuration, "numpy", policy)
+
+    trial = {"ways": ["dense", "sparse"], "trial_steps": 7, "review_every": 0}
+    config = Compression.auto("p", density=0.02, min_numel=3, **trial).config()
+    assert config["trial"] == trial
+    again = Compression.from_config("p", json.loads(json.dumps(config)))
+    assert isinstance(again._policy, Fallback) and again.config() == config
+    plain = Compression.from_config("p", Compression.topk("p", density=0.02).config())
+    assert not isinstance(plain._policy, Fallback) and "trial" not in plain.config()
