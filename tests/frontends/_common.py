@@ -117,20 +117,25 @@ class Books:
     """An account of entries. Gradients are whole numbers; their sum must equal the sum of applied
     entries and residuals.
 
-    Each framework has a subclass, whose ``fw`` is the module with its tools. ``compress`` creates
-    the compressor for the parameters; ``how`` has the options of Horovod's reduction.
+    Each framework has a subclass, whose ``fw`` is the module with its tools. ``how`` has options of
+    Horovod's reduction, ``options`` those of the compressor.
     """
 
-    def __init__(self, shapes, compress, **how):
+    def __init__(self, shapes, method, *, how=None, dtypes=None, **options):
         hvd = self.fw.hvd
-        self.variables = self.fw.make_variables(shapes, how.pop("dtypes", None))
-        self.compressor = compress(self.fw.params_of(self.variables))
+        self.variables = self.fw.make_variables(shapes, dtypes)
+        self.method, self.options = method, {"density": 0.05, **SPARSE_ONLY, **options}
+        self.compressor = self.compress()
         # An average over three ranks is not exact in binary, a sum is.
-        self.how = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **how}
+        self.how = {"op": hvd.Sum if hvd.size() == 3 else hvd.Average, **(how or {})}
         self.given, self.applied = (
             {key: np.zeros(shape) for key, shape in shapes.items()} for _ in range(2)
         )
         self.wrap()
+
+    def compress(self):
+        params = self.fw.params_of(self.variables)
+        return getattr(self.fw.Compression, self.method)(params, **self.options)
 
     def wrap(self):
         self.run = self.fw.Reducer(self.compressor, self.variables, **self.how)

@@ -9,7 +9,13 @@ import torch
 from _common import SCRIPT, Scripted
 from _device_runs import CPU, EARLY, cases, device_wire, engine_on, home, law, on_both
 from _method_cases import STEPS, gradients_of
-from _torch_cases import digest_of, forget_step, give_gradients, optimizer_without_motion
+from _torch_cases import (
+    digest_of,
+    distributed,
+    forget_step,
+    give_gradients,
+    optimizer_without_motion,
+)
 from torch import nn
 
 from hvd_sparse.errors import SparseError
@@ -42,20 +48,15 @@ def train(
     device, engine = home(device)
     model = model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    named = list(model.named_parameters())
     chosen = {"density": 0.1, "min_numel": 40, **engine, **options}
     if hands_over:
         chosen["optimizer"] = optimizer
     if amp is not None:
         chosen["grad_scaler"] = amp
-    compressor = method(named, name=name, process_set=process_set, **chosen)
-    optimizer = hvd.DistributedOptimizer(
-        optimizer,
-        named_parameters=[(f"{name}.{key}", parameter) for key, parameter in named],
-        compression=compressor,
-        num_groups=num_groups,
-        process_set=process_set,
-    )
+    chosen |= {"name": name, "process_set": process_set}
+    compressor = method(model.named_parameters(), **chosen)
+    groups = {"num_groups": num_groups, "process_set": process_set}
+    optimizer = distributed(name, model, optimizer, compressor, **groups)
     inputs, targets = batch()
     seen = []
     for step in range(STEPS):
@@ -131,11 +132,10 @@ def a_loss_scale(name, device):
     return found | {"asked": len(asked)}
 
 
-@law
-def a_grad_scaler(name, device):
+def scaled(name, device, **options):
     """Train with torch's scaler, whose scale is on the device and falls after NaN or Inf."""
     amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
-    return train(name, device, amp=amp, spoils=(3,))
+    return train(name, device, amp=amp, spoils=(3,), **options)
 
 
 @law
@@ -153,11 +153,9 @@ def early_completion(name, device):
         os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
 
 
-@law
-def a_side_stream(name, device):
-    """Train without using the device's default stream."""
+def beside_the_default_stream(name, device, **options):
     with side_stream(device):
-        return train(name, device, hands_over=True)
+        return train(name, device, hands_over=True, **options)
 
 
 @contextmanager
@@ -186,18 +184,11 @@ def auto_on_every_way(name, device):
     return train(name, device, method=scripted)
 
 
-@law
-def a_staged_grad_scaler(name, device):
-    amp = torch.amp.GradScaler(home(device)[0].type, init_scale=2.0**10, growth_interval=2)
-    return train(name, device, amp=amp, spoils=(3,), engine="numpy")
-
-
-@law
-def a_staged_side_stream(name, device):
-    with side_stream(device):
-        return train(name, device, hands_over=True, num_groups=2, engine="numpy")
-
-
+STAGED = {"engine": "numpy"}
+cases["a_grad_scaler"] = on_both(scaled)
+cases["a_staged_grad_scaler"] = on_both(partial(scaled, **STAGED))
+cases["a_side_stream"] = on_both(beside_the_default_stream)
+cases["a_staged_side_stream"] = on_both(partial(beside_the_default_stream, num_groups=2, **STAGED))
 OPTIONS = {
     "training": {},
     "groups_of_horovods": {"num_groups": 2},
@@ -211,13 +202,9 @@ OPTIONS = {
     "groups_that_are_planned": {"groups": "planned"},
     # Messages that would be longer than the tensors: Horovod sums what the tensors hold.
     "a_dense_fall_back": {"density": 0.9},
-    "a_staged_nan_on_one_rank": {"spoils": (2,), "engine": "numpy"},
-    "a_staged_step_that_is_taken_back": {
-        "spoils": (2,),
-        "on_nonfinite": "raise",
-        "engine": "numpy",
-    },
-    "staged_tensors_that_travel_together": {"groups": 2, "engine": "numpy"},
+    "a_staged_nan_on_one_rank": {"spoils": (2,), **STAGED},
+    "a_staged_step_that_is_taken_back": {"spoils": (2,), "on_nonfinite": "raise", **STAGED},
+    "staged_tensors_that_travel_together": {"groups": 2, **STAGED},
 }
 for label, options in OPTIONS.items():
     cases[label] = on_both(partial(train, **options))
@@ -244,11 +231,7 @@ def local_steps(name, device):
             ),
             every=2,
         )
-        draw = torch.Generator().manual_seed(hvd.rank())
-        inputs, targets = (
-            torch.randn(16, 20, generator=draw),
-            torch.randint(5, (16,), generator=draw),
-        )
+        inputs, targets = batch()
         for _ in range(STEPS):
             local.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs.to(device)), targets.to(device))
@@ -303,7 +286,6 @@ def a_checkpoint_to_and_from_the_cpu(name, device):
 
 @law
 def a_gradient_in_another_layout(name, device):
-    """Reduce a gradient in the memory format channels_last."""
     weight = torch.arange(8 * 4 * 3 * 3.0).view(8, 4, 3, 3).to(device)
     parameters = {"w": nn.Parameter(weight.contiguous(memory_format=torch.channels_last))}
     compressor = Compression.topk(parameters.items(), density=0.1, name=name, min_numel=1)

@@ -4,12 +4,8 @@ of a case's name is its kind."""
 import itertools
 from functools import partial
 
-import numpy as np
 from _common import SPARSE_ONLY, Cases, caught
 from _framework import NAME, fw
-
-from hvd_sparse.selectors.contract import Selector
-from hvd_sparse.selectors.topk import TopK
 
 hvd, last_rank = fw.hvd, fw.last_rank
 SHAPES = {"first": (6,), "wide": (8, 6), "deep": (6, 3), "last": (3,)}
@@ -116,67 +112,3 @@ for on_all in (False, True):
         cases[f"unknown_{where}_in_a_group"] = partial(made, groups=1)
         cases[f"unknown_{where}_later"] = partial(made, later=True)
 cases["unknown_model_on_one_rank"] = partial(unknown, keys=list(SHAPES), on_all=False)
-
-
-# -- steps that fail, and are taken back ----------------------------------------------------------
-
-TENSORS = {"early": (8, 9), "late": (5, 7), "one": (11,)}
-STEPS, FAILING_STEP = 6, 2
-
-
-def broken_selector(step):
-    mended = TopK.find, TopK.cut, TopK.band
-
-    def check(numel):
-        if last_rank() and numel == np.prod(TENSORS["late"]):
-            raise RuntimeError("the selector broke")
-
-    def find(self, accumulated, context):
-        check(accumulated.size)
-        return mended[0](self, accumulated, context)
-
-    def cut(self, taken, aim, context):
-        check(taken.numel)
-        return mended[1](self, taken, aim, context)
-
-    # no band, so that the pass is behind the tensor when its entries are chosen
-    TopK.find, TopK.cut, TopK.band = find, cut, Selector.band
-    try:
-        return caught(step)
-    finally:
-        TopK.find, TopK.cut, TopK.band = mended
-
-
-def recover(name, *, nan=False, how=None, **options):
-    chosen = {"compress_1d": True, "on_nonfinite": "raise", **options}
-    books = fw.Books(TENSORS, partial(compress, name=name, **chosen), op=hvd.Sum, **(how or {}))
-    result = {}
-    for number in range(STEPS):
-        gradients = books.gradients(number)
-        if number != FAILING_STEP:
-            books.take_step(gradients)
-            continue
-        before = books.digest()
-        if nan and last_rank():
-            gradients["late"].flat[3] = np.nan
-        step = partial(books.run, gradients)
-        result["raised"] = caught(step) if nan else broken_selector(step)
-        result["is_kept"] = books.digest() == before
-        books.run.forget()
-    result["lost"], stats = books.lost(), books.compressor.stats()
-    books.compressor.close()
-    result |= {"steps": stats["steps"], "dense_steps": stats["dense_steps"]}
-    return {**result, "is_usable": fw.is_usable(name)}
-
-
-WAYS = {"": {}}
-if NAME == "tensorflow":
-    WAYS |= {
-        "_eagerly": {"as_function": False},
-        "_in_a_group": {"groups": 1},
-        "_in_groups": {"groups": 2},
-    }
-for label, how in WAYS.items():
-    cases[f"recovery_selector{label}"] = partial(recover, how=how)
-if NAME == "torch":
-    cases["recovery_nan_in_dense_steps"] = partial(recover, nan=True, allow_dense=True, density=0.5)

@@ -238,23 +238,6 @@ def mixed_precision(name):
     return {"moved": moved, "apart": apart}
 
 
-@cases
-def resumed_at_another_momentum(name):
-    model, states = make_built_model(), []
-    for momentum in (0.9, 0.5):
-        optimizer = plain(momentum=momentum, nesterov=momentum == 0.5)
-        compressor = Compression.topk(
-            model, density=0.5, name=name, optimizer=optimizer, **SPARSE_ONLY
-        )
-        for state in states:
-            compressor.load_state_dict(state)
-        train(model, optimizer, compressor)
-        states.append(compressor.state_dict())
-        compressor.close()
-    kept = [min(each["steps"] for each in state["tensors"].values()) for state in states]
-    return kept[1] == 2 * kept[0]
-
-
 def not_applied(name, kind):
     model, inputs = make_built_model(), data_of_rank()[0]
     make = partial(keras.optimizers.AdamW, weight_decay=0.1) if kind == "decayed" else sgd

@@ -146,19 +146,9 @@ EXCHANGES = {
     "over_auto": _topk(exchange={"id": "auto", "ranks_per_node": 1}),
     "over_selecting_over_the_group": _topk(exchange="allgather", select_over="group"),
 }
+"""Options of ``Compression.build``."""
 for _options in EXCHANGES.values():
     _options["on_nonfinite"] = "raise"
-GOING_ON = (
-    "over_shared_draws_and_nan",
-    "over_shared_chunks_and_nan",
-    "over_gtopk_and_nan",
-    "over_oktopk_and_nan",
-)
-EXCHANGES |= {
-    name: {**EXCHANGES[name.removesuffix("_and_nan")], "on_nonfinite": "propagate"}
-    for name in GOING_ON
-}
-"""Options of ``Compression.build``."""
 ONLY_GROUPED = ("over_selecting_over_the_group",)
 """Cases that TensorFlow runs only with groups; in PyTorch, tensors share a bucket anyway."""
 GROUPED = ("over_allgather", "over_shared_index", "over_oktopk", "over_hierarchical", *ONLY_GROUPED)
@@ -195,12 +185,6 @@ def broken_gradients_of(rank, size, step):
     elif rank == size - 1:
         gradients[1].flat[5] = np.nan
     return gradients
-
-
-def spoilt(arrays):
-    is_nan = [position for position, array in enumerate(arrays) if np.isnan(array).all()]
-    others = [position for position, array in enumerate(arrays) if not np.isfinite(array).all()]
-    return f"NaN in {is_nan}" if is_nan == others else f"NaN in {is_nan}, and some in {others}"
 
 
 def digest_of(arrays):

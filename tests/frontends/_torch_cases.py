@@ -55,13 +55,20 @@ def params_of(variables):
     return variables.items()
 
 
+def distributed(name, model, optimizer, compression, **options):
+    """Return Horovod's optimizer for a module or a dictionary of parameters. Their names begin with
+    ``name``, so that cases do not share collectives."""
+    parameters = model.items() if isinstance(model, dict) else model.named_parameters()
+    named = [(f"{name}.{key}", parameter) for key, parameter in parameters]
+    return hvd.DistributedOptimizer(
+        optimizer, named_parameters=named, compression=compression, **options
+    )
+
+
 def optimizer_without_motion(parameters, compression, **options):
     """Return Horovod's optimizer with learning rate 0, for cases that need only the gradients."""
-    named = [(f"{compression.name}.{key}", p) for key, p in parameters.items()]
     descent = torch.optim.SGD(list(parameters.values()), lr=0.0)
-    return hvd.DistributedOptimizer(
-        descent, named_parameters=named, compression=compression, **options
-    )
+    return distributed(compression.name, parameters, descent, compression, **options)
 
 
 class Reducer:

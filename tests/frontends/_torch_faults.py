@@ -8,6 +8,7 @@ from _common import Cases, Scripted, caught
 from _faults import compress, fails
 from _torch_cases import (
     digest_of,
+    distributed,
     forget_step,
     give_gradients,
     is_usable,
@@ -32,11 +33,8 @@ def small_model():
 
 
 def optimize(model, compression, name):
-    """Return Horovod's optimizer. The name of the case is part of the parameters' names, so that
-    cases do not share collectives."""
-    named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
-    return hvd.DistributedOptimizer(descent, named_parameters=named, compression=compression)
+    return distributed(name, model, descent, compression)
 
 
 def step_of(model, optimizer, change=None):

@@ -1,20 +1,36 @@
-"""Laws with PyTorch: parameters that are added later or set to zero in place, and gradients whose
-values tell to which parameter they belong."""
+"""Laws with PyTorch: parameters that are added later, gradients that are set to zero in place or
+tell to which parameter they belong, runs that are watched, and densities that hide."""
 
+import copy
 import gc
+import os
 import random
+import tempfile
 import threading
 import time
+from dataclasses import asdict
+from functools import partial
 
 import horovod.torch as hvd
 import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases, Scripted, caught
-from _torch_cases import Books, give_gradients, make_variables, optimizer_without_motion, params_of
+from _torch_cases import (
+    Books,
+    digest_of,
+    give_gradients,
+    last_rank,
+    make_variables,
+    optimizer_without_motion,
+    params_of,
+)
 from harness import slow
 from torch import nn
 
-from hvd_sparse.torch import Compression
+from hvd_sparse.cli.timeline import read_trace
+from hvd_sparse.plan.measurements import STEPS, WARMUP
+from hvd_sparse.torch import Compression, LocalSteps
+from hvd_sparse.tracing import SETTING, path_of
 
 cases = Cases()
 
@@ -25,10 +41,7 @@ def integers(shape, *seed):
 
 @cases
 def parameters_added_later(name):
-    def compress(named):
-        return Compression.topk(named, density=0.05, name=name, **SPARSE_ONLY)
-
-    books, lost = Books({"first": (16, 40), "removed": (3, 4)}, compress), []
+    books, lost = Books({"first": (16, 40), "removed": (3, 4)}, "topk", name=name), []
     for step in range(20):
         if step == 10:
             state = books.compressor.state_dict()
@@ -40,7 +53,7 @@ def parameters_added_later(name):
             books.given["later"] = books.applied["later"] = np.zeros((60, 5))
             for each in (books.variables, books.given, books.applied):
                 del each["removed"]
-            books.compressor = compress(params_of(books.variables))
+            books.compressor = books.compress()
             taken = books.compressor.load_state_dict(state, strict=False)
             books.wrap()
         books.take_step(books.gradients(step))
@@ -190,3 +203,151 @@ def other_groups_on_one_rank(name):
     said = caught(compressor.regroup, 1 if hvd.rank() == 0 else 2)
     compressor.close()
     return said
+
+
+# -- watching a run -------------------------------------------------------------------------------
+
+WATCHED, WATCHED_STEPS, EVERY = {"wide": (40, 30), "tall": (90, 8)}, 5, 2
+
+
+def train_watched(name, **options):
+    books, seen = Books(WATCHED, "ldte_bs", density=0.1, name=name, **options), []
+    for step in range(WATCHED_STEPS):
+        seen.append(digest_of(books.take_step(books.gradients(step))))
+        books.compressor.log(loss=torch.tensor(0.5, requires_grad=True))
+    found = {"summary": books.compressor.summary(all_ranks=True), **books.compressor.stats()}
+    books.compressor.close()
+    return {"gradients": seen, **found}
+
+
+@cases
+def watched(name):
+    heard = []
+    plain = train_watched(f"{name}.plain")
+    # One rank alone is told to write: what is written is no affair of the others.
+    options = {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
+    found = train_watched(f"{name}.watched", **options)
+    return {**found, "records": heard, "plain": plain["gradients"]}
+
+
+class Pause(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(slow(0.1))
+        return gradient
+
+
+@cases
+def timeline(name):
+    os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
+    try:
+        first, last = nn.Linear(16, 32), nn.Linear(32, 8)
+        named = {"first": first.weight, "last": last.weight}
+        options = {"groups": [["first"], ["last"]], "name": name, **SPARSE_ONLY}
+        compressor = Compression.topk(named.items(), density=0.1, **options)
+        optimizer = optimizer_without_motion(named, compressor)
+        for _ in range(WATCHED_STEPS):
+            optimizer.zero_grad()
+            last(Pause.apply(first(torch.ones(4, 16)))).sum().backward()
+            optimizer.step()
+        compressor.close()
+        events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
+    finally:
+        del os.environ[SETTING]
+    spans = {}
+    for event in events:
+        if event["ph"] == "X":
+            whose = event.get("args", {}).get("of", "").rpartition(" ")[2]
+            span = (event["ts"], event["ts"] + event["dur"])
+            spans.setdefault(f"{event['name']} {whose}", []).append(span)
+    pairs = zip(spans["exchange last"], spans["select first"])
+    return {
+        "spans": {what: len(found) for what, found in spans.items()},
+        "started_before": [begin < chosen < end for (begin, end), (chosen, _) in pairs],
+    }
+
+
+# -- densities that hide --------------------------------------------------------------------------
+
+HIDING = {"wide": (160, 40), "tall": (600, 5), "one": (30,), "deep": (40, 5, 6), "small": (3, 3)}
+C_MAX = 50
+AWAY_S = 5e-3
+ADOPTED_AT = WARMUP + STEPS
+SAVED_AT = ADOPTED_AT + 2
+
+
+def ledger_of(name):
+    ledger = Books(HIDING, "topk", density=f"hiding:{C_MAX}", name=name)
+    for parameter in ledger.variables.values():
+        parameter.register_hook(lambda _: time.sleep(AWAY_S))
+    return ledger
+
+
+def asked_of(ledger):
+    tensors = ledger.compressor.stats()["tensors"]
+    return {key: figures["density_asked"] for key, figures in tensors.items()}
+
+
+@cases
+def densities_that_hide(name):
+    ledger = ledger_of(name)
+    compressor = ledger.compressor
+    lost, asked, applied, state = [], [], [], {}
+    for step in range(SAVED_AT + 3):
+        if step == SAVED_AT:
+            state = copy.deepcopy(compressor.state_dict())
+        applied.append(digest_of(ledger.take_step(ledger.gradients(step))))
+        lost.append(ledger.lost())
+        asked.append(asked_of(ledger))
+    found, told, summary = asdict(compressor.hiding), compressor.stats(), compressor.summary()
+    alike = ledger.alike([asked, found])
+    compressor.rejoin()
+    anew = compressor.stats()["hiding"]["is_measured"]
+    compressor.close()
+    again = ledger_of(f"{name}.again")
+    again.compressor.load_state_dict(state)
+    steps = range(SAVED_AT, SAVED_AT + 3)
+    went_on = [digest_of(again.take_step(again.gradients(step))) for step in steps]
+    resumed = asked_of(again), again.compressor.hiding is None
+    again.compressor.close()
+    return {
+        "lost": lost,
+        "asked": asked,
+        "alike": alike,
+        "found": found,
+        "told": told["hiding"],
+        "summary": summary,
+        "is_measured_in_a_new_world": anew,
+        "goes_on": went_on == applied[SAVED_AT:],
+        "resumed": resumed,
+    }
+
+
+@cases
+def other_densities_on_one_rank(name):
+    ledger = ledger_of(name)
+    for step in range(ADOPTED_AT + 1):
+        ledger.take_step(ledger.gradients(step))
+    state = copy.deepcopy(ledger.compressor.state_dict())
+    if last_rank():
+        state["tensors"]["wide"]["density"] = 0.123
+    ledger.compressor.load_state_dict(state)
+    said = caught(ledger.take_step, ledger.gradients(ADOPTED_AT + 1))
+    ledger.compressor.close()
+    return said
+
+
+@cases
+def where_nothing_hides_it_is_refused(name):
+    parameters = {"a": torch.nn.Parameter(torch.zeros(40, 30))}
+    descent = torch.optim.SGD(parameters.values(), lr=0.1)
+    named = parameters.items()
+    hiding = partial(Compression.topk, density="hiding", name=name)
+    return [
+        caught(lambda: Compression.auto(named, density="hiding", name=name)),
+        caught(lambda: LocalSteps(descent, named, compression=hiding, every=2)),
+    ]

@@ -38,7 +38,7 @@ def compare(
             """Return Horovod's optimizer for a model. With ``compression``, it shares the
             compressor of another optimizer; ``of`` contains all parameters that a new compressor
             gets."""
-            optimizer, called = make(model), label and f"{name}.{label}"
+            optimizer, called = make(model), f"{name}.{label}"
             if compression is None and is_ours:  # noqa: B023
                 chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
                 chosen |= {"optimizer": optimizer} if hands_over else {}
@@ -183,18 +183,6 @@ def gradient_checkpointing(wrap):
     return train_steps(
         wrap, model, lambda x: checkpoint_sequential(model, 2, x, use_reentrant=False)
     )
-
-
-@beside_dense
-def equal_models_with_names_by_default(wrap):
-    models = nn.ModuleList([tower(6, 8, 3) for _ in range(3)])
-    optimizers = [wrap(model, None) for model in models]
-    for step in range(STEPS):
-        for model, optimizer in zip(models, optimizers):
-            model.zero_grad()
-            model(data(step)).pow(2).mean().backward()
-            optimizer.step()
-    return models
 
 
 # Biases go dense by default, beside carriers of another dtype in Horovod's groups.

@@ -1,5 +1,5 @@
-"""Worker: Keras optimizers that are passed to the compressor. Arguments: "tensorflow" or "keras3",
-and the number of ranks."""
+"""Keras optimizers that are passed to the compressor. Worker, for Keras 3. Arguments: "keras3", and
+the number of ranks."""
 
 import sys
 import tempfile
@@ -10,7 +10,6 @@ import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
 from _framework import fw
 from _keras_models import (
-    BATCHES,
     IS_3,
     RATE,
     DistributedOptimizer,
@@ -253,14 +252,13 @@ for label, options in MOMENTS.items():
     cases[f"moments_of_{label}"] = partial(moments, **options)
 for label, options in TRAINED.items():
     cases[f"trains_{label}"] = partial(trained, **options)
+cases |= own.cases
 
-if __name__ == "__main__":
-    assert BATCHES % 4 == 0
+if __name__ == "__main__":  # Keras 3; Keras 2 is in the launch of tensorflow_training.py
     ranks = int(sys.argv[2])
     process_sets = fw.begin(ranks)
-    if IS_3:  # those of Keras 2 are in another launch
-        settings = settings_of(KERAS_SETTINGS, ranks, "gloo" if ranks == 2 else "mpi")
-        for label, setting in settings.items():
-            made = partial(compare_keras, setting=setting, process_sets=process_sets)
-            cases[f"keras-{label}"] = made
-    fw.run({**cases, **own.cases})
+    settings = settings_of(KERAS_SETTINGS, ranks, "gloo" if ranks == 2 else "mpi")
+    for label, setting in settings.items():
+        made = partial(compare_keras, setting=setting, process_sets=process_sets)
+        cases[f"keras-{label}"] = made
+    fw.run(cases)

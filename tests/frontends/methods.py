@@ -23,7 +23,6 @@ from _method_cases import (
     found,
     gradients_of,
     simulated,
-    spoilt,
     uneven_gradients_of,
 )
 
@@ -63,9 +62,7 @@ def exchange(name, groups=None):
         if step not in FAILING_STEPS:
             applied += reduce.of(uneven_gradients_of(hvd.rank(), step))
             continue
-        drawn, results = broken_gradients_of(hvd.rank(), hvd.size(), step), []
-        said = caught(lambda: results.extend(reduce.of(drawn)))  # noqa: B023
-        failed[step] = spoilt(results) if results else said
+        failed[step] = caught(reduce.of, broken_gradients_of(hvd.rank(), hvd.size(), step))
         reduce.forget()
     good = [step for step in steps if step not in FAILING_STEPS]
     world = {"rank": hvd.rank(), "size": hvd.size(), "steps": good, "buckets": buckets}

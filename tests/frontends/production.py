@@ -1,4 +1,5 @@
-"""Worker: loss scaling and checkpoints. Arguments: framework, kind of cases, and a folder."""
+"""Loss scaling. Worker, for PyTorch: also checkpoints. Arguments: the framework, the kind of cases,
+and a folder."""
 
 import sys
 from functools import partial
@@ -12,8 +13,6 @@ if NAME == "torch":
     import torch
 else:
     import tensorflow as tf
-
-    from hvd_sparse.tensorflow import CompressorState
 
 hvd = fw.hvd
 STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
@@ -35,7 +34,7 @@ class Training:
         self, name, method="ldte_bs", scaled=False, groups=None, hands_over=False, **options
     ):
         self.variables = fw.make_variables(SHAPES)
-        self.is_scaled, self.groups = scaled, groups
+        self.groups = groups
         chosen = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False, **options}
         momentum = 0.0 if method == "dgc" else 0.9
         if NAME == "torch":
@@ -44,12 +43,10 @@ class Training:
                 "cpu", init_scale=2.0**10, growth_interval=3, enabled=scaled
             )
         else:
-            self.optimizer = tf.keras.optimizers.legacy.SGD(0.05, momentum=momentum)
-            if scaled:
-                self.optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
-                    self.optimizer, initial_scale=2.0**10, dynamic_growth_steps=3
-                )
-            self.scaler = self.optimizer
+            descent = tf.keras.optimizers.legacy.SGD(0.05, momentum=momentum)
+            self.scaler = self.optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
+                descent, initial_scale=2.0**10, dynamic_growth_steps=3
+            )
         if scaled:
             chosen["grad_scaler"] = self.scaler
         if hands_over:
@@ -57,9 +54,8 @@ class Training:
         params = fw.params_of(self.variables)
         self.compressor = getattr(fw.Compression, method)(params, **chosen)
         if NAME == "torch":
-            named = [(f"{name}.{key}", each) for key, each in self.variables.items()]
-            self.optimizer = hvd.DistributedOptimizer(
-                self.optimizer, named_parameters=named, compression=self.compressor, groups=groups
+            self.optimizer = fw.distributed(
+                name, self.variables, self.optimizer, self.compressor, groups=groups
             )
             self.take_step = self.step_in_torch
         else:
@@ -81,13 +77,15 @@ class Training:
 
     def step_in_tensorflow(self, *gradients):
         variables = list(self.variables.values())
-        with tf.GradientTape() as tape:
-            loss = sum(tf.reduce_sum(v * g) for v, g in zip(variables, gradients))
-            loss = self.optimizer.get_scaled_loss(loss) if self.is_scaled else loss
-        tape = hvd.DistributedGradientTape(tape, compression=self.compressor, groups=self.groups)
-        reduced = tape.gradient(loss, variables)
-        unscaled = self.optimizer.get_unscaled_gradients(reduced) if self.is_scaled else reduced
-        self.optimizer.apply_gradients(zip(unscaled, variables))
+
+        def loss():
+            plain = sum(tf.reduce_sum(v * g) for v, g in zip(variables, gradients))
+            return self.optimizer.get_scaled_loss(plain)
+
+        reduced = fw.tape_gradients(loss, variables, self.compressor, groups=self.groups)
+        self.optimizer.apply_gradients(
+            zip(self.optimizer.get_unscaled_gradients(reduced), variables)
+        )
         return reduced
 
     def run(self, steps):
@@ -111,30 +109,15 @@ class Training:
         return {"weights": weights, "kept": fw.digest_of(arrays)}
 
     def save(self, path):
-        if NAME == "torch":
-            parts = [
-                dict(self.variables),
-                self.optimizer.state_dict(),
-                self.compressor.state_dict(),
-            ]
-            torch.save(parts, path)
-        else:
-            self.checkpoint().write(str(path))
+        parts = [dict(self.variables), self.optimizer.state_dict(), self.compressor.state_dict()]
+        torch.save(parts, path)
 
     def load(self, path):
-        if NAME == "torch":
-            variables, optimizer, compressor = torch.load(path, weights_only=True)
-            for key, value in variables.items():
-                self.variables[key].data.copy_(value)
-            self.optimizer.load_state_dict(optimizer)
-            self.compressor.load_state_dict(compressor)
-        else:
-            self.optimizer._create_all_weights(list(self.variables.values()))
-            self.checkpoint().read(str(path)).assert_consumed()
-
-    def checkpoint(self):
-        state = CompressorState(self.compressor)
-        return tf.train.Checkpoint(optimizer=self.optimizer, compressor=state, **self.variables)
+        variables, optimizer, compressor = torch.load(path, weights_only=True)
+        for key, value in variables.items():
+            self.variables[key].data.copy_(value)
+        self.optimizer.load_state_dict(optimizer)
+        self.compressor.load_state_dict(compressor)
 
 
 def gradients_of(step):
@@ -162,6 +145,16 @@ def loss_scaling(name, *, tensor, **options):
     return {"tensor": tensor, "seen": seen, "scales": scales, "kept": kept, "end": end}
 
 
+scaling = Cases(
+    scaling_of_a_sparse_tensor=partial(loss_scaling, tensor="tall"),
+    scaling_of_a_tensor_in_a_group=partial(loss_scaling, tensor="tall", groups=1),
+)
+if NAME == "torch":
+    scaling["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
+else:
+    scaling["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
+
+
 def save(name, folder):
     training = Training(name, **METHODS[name])
     training.run(range(HALF))
@@ -184,21 +177,8 @@ def resume(name, folder):
     return ends
 
 
-def main(work, folder):
-    fw.begin(0)
-    cases = Cases()
-    if work == "save":
-        cases["scaling_of_a_sparse_tensor"] = partial(loss_scaling, tensor="tall")
-        cases["scaling_of_a_tensor_in_a_group"] = partial(loss_scaling, tensor="tall", groups=1)
-        if NAME == "torch":
-            cases["scaling_handed_over"] = partial(loss_scaling, tensor="tall", hands_over=True)
-        else:
-            cases["scaling_of_a_dense_tensor"] = partial(loss_scaling, tensor="bias")
-    of_work = {"save": save, "resume": resume}[work]
-    for method in METHODS if NAME == "torch" else ("ldte_bs",):
-        cases[method] = partial(of_work, folder=folder)
-    fw.run(cases)
-
-
 if __name__ == "__main__":
-    main(sys.argv[2], Path(sys.argv[3]))
+    fw.begin(0)
+    of_work = {"save": save, "resume": resume}[sys.argv[2]]
+    cases = dict.fromkeys(METHODS, partial(of_work, folder=Path(sys.argv[3])))
+    fw.run({**scaling, **cases} if of_work is save else cases)

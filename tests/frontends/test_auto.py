@@ -54,16 +54,6 @@ def test_a_state_that_is_loaded_on_a_dense_way_is_sent(world):
 
 
 @in_tensorflow
-def test_at_density_1_every_way_gives_horovods_gradients(world):
-    """As float16 the average over three is rounded, and so are divided gradients."""
-    for result in measured(outcome_in(world), "auto_gradients_are_horovods_on_every_way"):
-        assert result["entries_sent"] > 3 * 2 * 800
-        assert len(result["apart"]) == 15
-        for number, apart in enumerate(result["apart"]):
-            assert apart <= (2e-3 if number % 5 == 3 else 1e-6), result["apart"]
-
-
-@in_tensorflow
 def test_two_tapes_in_one_function_take_their_steps_in_the_programs_order(world):
     for result in measured(outcome_in(world), TWO_TAPES):
         assert result == {"alike": True, "steps_left": 0}

@@ -12,7 +12,7 @@ CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(wher
 
 
 def outcome(frontend):
-    return launched("frontends/docs.py", 2, CONTROLLERS[frontend], frontend)
+    return launched("frontends/user_programs.py", 2, CONTROLLERS[frontend], frontend)
 
 
 @pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)

@@ -7,19 +7,21 @@ import re
 import pytest
 from harness import launch
 
-HANGS = [
-    ("torch", "stopped", 3, "mpi"),
-    ("torch", "asleep", 2, "gloo"),
-    ("torch", "locked", 2, "mpi"),
-    ("tensorflow", "stopped", 2, "gloo"),
-    ("tensorflow", "asleep", 2, "mpi"),
-]
-MORE_HANGS = [
-    (framework, fault, 2, controller)
-    for framework in ("torch", "tensorflow")
-    for fault in ("stopped", "asleep", "locked")
-    for controller in ("mpi", "gloo")
-]
+
+def in_soak(*faults):
+    """Return these faults under both controllers, which only the longest run takes."""
+    return [
+        pytest.param(framework, fault, 2, controller, marks=pytest.mark.soak)
+        for framework in ("torch", "tensorflow")
+        for fault in faults
+        for controller in ("mpi", "gloo")
+    ]
+
+
+def of_faults(*cases):
+    return pytest.mark.parametrize(("framework", "fault", "ranks", "controller"), cases)
+
+
 SILENCE = "does not answer: it has ended, its process or host is paused, or one of its threads"
 REASONS = {
     "stopped": SILENCE,
@@ -35,7 +37,17 @@ def fail(framework, fault, ranks, controller):
     return outcome
 
 
-def check_hang(framework, fault, ranks, controller):
+@of_faults(
+    ("torch", "stopped", 3, "mpi"),
+    ("torch", "asleep", 2, "gloo"),
+    ("torch", "locked", 2, "mpi"),
+    ("tensorflow", "stopped", 2, "gloo"),
+    ("tensorflow", "asleep", 2, "mpi"),
+    *in_soak("stopped", "asleep", "locked"),
+)
+def test_who_keeps_the_others_waiting_is_named_and_the_job_ends(
+    framework, fault, ranks, controller
+):
     output = fail(framework, fault, ranks, controller).output
     said = re.findall(r"ExchangeTimeout: rank (\d) waits for (.*?) since \d+ s; (.*)", output)
     assert said, output
@@ -45,32 +57,11 @@ def check_hang(framework, fault, ranks, controller):
         assert re.search(f"rank {ranks - 1} {REASONS[fault]}", reason)
 
 
-@pytest.mark.parametrize(("framework", "fault", "ranks", "controller"), HANGS)
-def test_who_keeps_the_others_waiting_is_named_and_the_job_ends(
-    framework, fault, ranks, controller
-):
-    check_hang(framework, fault, ranks, controller)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("framework", "fault", "ranks", "controller"), MORE_HANGS)
-def test_so_it_is_under_both_frameworks_and_controllers(framework, fault, ranks, controller):
-    check_hang(framework, fault, ranks, controller)
-
-
-@pytest.mark.parametrize(
-    ("framework", "fault", "ranks", "controller"),
-    [
-        ("torch", "locked_a_while", 3, "mpi"),
-        ("torch", "suspended", 2, "gloo"),
-        ("tensorflow", "locked_a_while", 2, "gloo"),
-        *(
-            pytest.param(framework, fault, 2, controller, marks=pytest.mark.soak)
-            for framework in ("torch", "tensorflow")
-            for fault in ("locked_a_while", "suspended")
-            for controller in ("mpi", "gloo")
-        ),
-    ],
+@of_faults(
+    ("torch", "locked_a_while", 3, "mpi"),
+    ("torch", "suspended", 2, "gloo"),
+    ("tensorflow", "locked_a_while", 2, "gloo"),
+    *in_soak("locked_a_while", "suspended"),
 )
 def test_a_rank_that_holds_pythons_lock_or_a_job_that_was_suspended_goes_on(
     framework, fault, ranks, controller
@@ -79,17 +70,9 @@ def test_a_rank_that_holds_pythons_lock_or_a_job_that_was_suspended_goes_on(
     assert outcome.check() == [6] * ranks
 
 
-@pytest.mark.parametrize(
-    ("framework", "controller"),
-    [
-        ("torch", "gloo"),
-        pytest.param("torch", "mpi", marks=pytest.mark.soak),
-        pytest.param("tensorflow", "mpi", marks=pytest.mark.soak),
-        pytest.param("tensorflow", "gloo", marks=pytest.mark.soak),
-    ],
-)
-def test_join_is_refused_with_the_reason(framework, controller):
-    outcome = fail(framework, "joins", 2, controller)
+@of_faults(("torch", "joins", 2, "gloo"), *in_soak("joins"))
+def test_join_is_refused_with_the_reason(framework, fault, ranks, controller):
+    outcome = fail(framework, fault, ranks, controller)
     assert "hvd.join() cannot be used with hvd_sparse" in outcome.output
 
 
@@ -102,30 +85,19 @@ def test_a_rank_that_saves_alone_is_named_and_names_the_others():
     assert re.search(named, output)
 
 
-@pytest.mark.parametrize(
-    ("framework", "fault", "controller"),
-    [
-        ("torch", "throws", "mpi"),
-        ("torch", "crashes", "gloo"),
-        *(
-            pytest.param(framework, fault, controller, marks=pytest.mark.soak)
-            for framework in ("torch", "tensorflow")
-            for fault in ("throws", "killed", "crashes")
-            for controller in ("mpi", "gloo")
-        ),
-    ],
+@of_faults(
+    ("torch", "throws", 2, "mpi"),
+    ("torch", "crashes", 2, "gloo"),
+    *in_soak("throws", "killed", "crashes"),
 )
-def test_a_rank_that_ends_ends_the_job(framework, fault, controller):
-    outcome = fail(framework, fault, 2, controller)
+def test_a_rank_that_ends_ends_the_job(framework, fault, ranks, controller):
+    outcome = fail(framework, fault, ranks, controller)
     if fault == "crashes":
         assert re.search(
             r"stacks of 1\.\d+\n.*Segmentation fault.*in crashes", outcome.stacks, re.S
         )
-    words = (
-        "HorovodInternalError",
-        "UnknownError",
-        "ExchangeTimeout",
-    )  # the watchdog may be first on a busy machine
+    # The watchdog may be first on a busy machine.
+    words = ("HorovodInternalError", "UnknownError", "ExchangeTimeout")
     assert any(word in outcome.output for word in words) or fault in ("killed", "crashes")
 
 

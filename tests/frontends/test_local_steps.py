@@ -7,7 +7,7 @@ from _common import check_refused, launched, measured, measured_of
 @pytest.fixture(params=["torch-gloo", "tensorflow-mpi"])
 def outcome(request):
     framework, _, controller = request.param.partition("-")
-    return launched("frontends/local_steps.py", 2, controller, framework)
+    return launched("frontends/user_programs.py", 2, controller, framework)
 
 
 @pytest.mark.parametrize(("kind", "every"), [("mean", 3), ("nesterov", 2)])

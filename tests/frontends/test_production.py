@@ -4,47 +4,42 @@ import pytest
 from _common import launched, measured, measured_of
 
 BAD_STEPS = (4, 5, 9)
-METHODS = {"torch": ("ldte_bs", "dgc", "redsync"), "tensorflow": ("ldte_bs",)}
+METHODS = ("ldte_bs", "dgc", "redsync")
 WORLDS = {"save": (2, "mpi"), "resume": (2, "gloo")}
-TENSORFLOW = [pytest.param("tensorflow", marks=pytest.mark.full)]
-
-
-@pytest.fixture(scope="module", params=["torch", *TENSORFLOW])
-def framework(request):
-    return request.param
 
 
 @pytest.fixture(scope="module")
-def outcome_of(framework, tmp_path_factory):
+def outcome_of(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("checkpoints"))
-
-    def outcome(work):
-        for each in dict.fromkeys(("save", work)):
-            found = launched("frontends/production.py", *WORLDS[each], framework, each, folder)
-        return found
-
-    return outcome
+    return lambda work: launched("frontends/production.py", *WORLDS[work], "torch", work, folder)
 
 
-def test_inf_on_one_rank_is_seen_in_that_tensor_on_all_and_leaves_no_trace(outcome_of):
-    for results in measured_of(outcome_of("save"), "scaling").values():
+@pytest.fixture(params=["torch", pytest.param("tensorflow", marks=pytest.mark.full)])
+def scaled(request, outcome_of):
+    if request.param == "torch":
+        return measured_of(outcome_of("save"), "scaling")
+    return measured_of(launched("frontends/user_programs.py", 2, "mpi", "tensorflow"), "scaling")
+
+
+def test_inf_on_one_rank_is_seen_in_that_tensor_on_all_and_leaves_no_trace(scaled):
+    for results in scaled.values():
         for result in results:
             bad = [step in BAD_STEPS for step in range(12)]
             assert result["seen"] == [[result["tensor"]] if is_bad else [] for is_bad in bad]
             assert result["kept"] == [[is_bad] * 2 for is_bad in bad]
 
 
-def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(outcome_of):
+def test_scalers_act_alike_on_all_ranks_and_replicas_end_alike(scaled):
     scales = [2.0**e for e in (10, 10, 11, 11, 10, 9, 9, 9, 10, 9, 9, 9)]
-    for results in measured_of(outcome_of("save"), "scaling").values():
+    for results in scaled.values():
         assert all(result["scales"] == scales for result in results)
         assert len({result["end"] for result in results}) == 1
 
 
-def test_a_new_process_goes_on_bit_for_bit(outcome_of, framework):
-    for method in METHODS[framework]:
-        saved, resumed = (measured(outcome_of(work), method) for work in ("save", "resume"))
-        for whole, halves in zip(saved, resumed):
-            assert halves == [whole["end"]] * 2, method
-            if method == "ldte_bs":  # by the densities' names
-                assert sorted(whole["entries"].values())[-2:] == [9, 19]
+@pytest.mark.parametrize("method", METHODS)
+def test_a_new_process_goes_on_bit_for_bit(outcome_of, method):
+    saved, resumed = (measured(outcome_of(work), method) for work in ("save", "resume"))
+    for whole, halves in zip(saved, resumed):
+        assert halves == [whole["end"]] * 2
+        if method == "ldte_bs":  # by the densities' names
+            assert sorted(whole["entries"].values())[-2:] == [9, 19]

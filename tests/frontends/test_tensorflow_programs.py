@@ -1,21 +1,16 @@
 """Programs as Horovod's examples have them, and callbacks of Keras."""
 
 import pytest
-from _common import measured, measured_of
-from harness import launch
-
-RANKS = 2
+from _common import launched, measured, measured_of
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def outcome():
-    result = launch("frontends/tensorflow_programs.py", RANKS, "gloo", str(RANKS))
-    result.check()
-    return result
+    return launched("frontends/user_programs.py", 2, "mpi", "tensorflow")
 
 
 def test_a_model_that_its_first_batch_builds_trains_with_the_tape(outcome):
-    for case, (first, second) in measured_of(outcome, "tape").items():
+    for case, (first, second) in measured_of(outcome, "program").items():
         assert first["weights"] == second["weights"]
         assert first["steps"] == 3, case
         assert first["sparse_steps"] == 3 * (2 if "module" in case else 4), case

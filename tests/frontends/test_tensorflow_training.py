@@ -4,13 +4,9 @@ from itertools import pairwise
 
 import pytest
 from _common import launched, measured, measured_of
-from _pairwise import all_pairs, pairs_of
 from _tensorflow_settings import (
-    KERAS_FACTORS,
     KERAS_SETTINGS,
     LAUNCHES,
-    PLACES,
-    TAPE_FACTORS,
     TAPE_SETTINGS,
     settings_of,
 )
@@ -40,17 +36,6 @@ def outcome_in(world):
 @in_all
 def test_the_launch_ends_well(world):
     outcome_in(world).check()
-
-
-@pytest.mark.parametrize(
-    ("settings", "factors"),
-    [(TAPE_SETTINGS, TAPE_FACTORS), (KERAS_SETTINGS, KERAS_FACTORS)],
-    ids=["tape", "keras"],
-)
-def test_every_two_choices_meet_in_some_setting(settings, factors):
-    assert set().union(*(pairs_of(vars(setting)) for setting in settings)) == all_pairs(factors)
-    names = {(setting.place, str(setting)) for setting in settings}
-    assert len(names) == len(settings) <= 5 * len(PLACES)
 
 
 def results_of(world, kind, settings):

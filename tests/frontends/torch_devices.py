@@ -1,18 +1,43 @@
-"""Worker, under mpirun: compares gradients on the pretend device with the same on the CPU.
+"""Worker, under mpirun: compares gradients on the pretend device with the same on the CPU, and the
+tensors that Horovod gets by both wires. Broken engines and wires must be detected.
 
 ``_device_runs`` describes the environment variables. With the argument "set", two of three ranks
 train.
 """
 
-import _device_laws  # its laws are cases
-import _device_wires  # noqa: F401
+import os
+
 import horovod.torch as hvd
+import numpy as np
 import torch
-from _device_runs import IN_A_SET, cases, method, on_both, with_gradients
+from _device_laws import train  # and the module's laws, which are cases
+from _device_runs import (
+    CPU,
+    DEVICE,
+    EARLY,
+    IN_A_SET,
+    can_carry,
+    cases,
+    device_wire,
+    is_pretend,
+    late,
+    method,
+    nothing,
+    on_both,
+    process_sets,
+    reused,
+    with_gradients,
+    without_nccl,
+)
 from _method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, SHAPES, STAYING
-from _torch_cases import run
+from _torch_cases import give_gradients, optimizer_without_motion, run
+from devices import carried
+from devices.mutants import MUTANTS, broken
 from torch import nn
 
+from hvd_sparse.collectives import horovod_torch
+from hvd_sparse.collectives.horovod_torch import HorovodDeviceCollective, HorovodTorchCollective
+from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.torch import Compression
 
 for each in (*METHODS, *BUILT, *STAYING):
@@ -38,9 +63,169 @@ for kind in (torch.float64, torch.float16, torch.bfloat16):
     cases[str(kind).removeprefix("torch.")] = on_both(of_dtype(kind))
 
 
+# -- wires, and what must be detected -------------------------------------------------------------
+
+
+@cases
+def refusals(name):
+    there, here = torch.zeros(30, 20, device=DEVICE), torch.zeros(30, 20)
+    words = {}
+
+    def refused(what, **tensors):
+        try:
+            Compression.topk(tensors.items(), density=0.1, name=f"{name}.{what}", wire="device")
+        except InvalidOption as error:
+            words[what] = str(error)
+
+    with without_nccl():
+        refused("no nccl", a=there)
+    refused("host", a=there, b=here)
+    return words
+
+
+def lengths(name):
+    """Return the shapes that Horovod gets in each step, and the bytes of padding."""
+    parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
+    shapes, messages = [], set()
+    with carried.carrying():
+        compressor = Compression.gaussian_k(parameters.items(), density=0.05, name=name)
+        optimizer = optimizer_without_motion(parameters, compressor)
+        for step in range(12):
+            optimizer.zero_grad()
+            before, sent = len(carried.given), compressor.stats()["payload_bytes"]
+            draw = torch.Generator().manual_seed(10 * step + hvd.rank())
+            give_gradients({parameters["t"]: torch.randn(100, 50, generator=draw).to(DEVICE)})
+            optimizer.step()
+            new = carried.given[before:]
+            shapes.append([list(shape) for what, shape in new if what == "allgather"])
+            messages.add(compressor.stats()["payload_bytes"] - sent)
+        stats = compressor.stats()
+        compressor.close()
+    kept = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes", "bytes_sent")
+    return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
+
+
+def streams(name):
+    """Return whether messages arrive unchanged if results are late, with the correct wire and with
+    two that leave out a wait."""
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
+    late(True)
+    found = {}
+    with carried.carrying():
+        for kind in (HorovodDeviceCollective, Elsewhere, Impatient):
+            wire = kind(hvd.global_process_set, DEVICE, lambda *_: None)
+            array = np.arange(300, dtype=np.uint8)
+            try:
+                gathered = wire.allgather(array, f"{name}.{kind.__name__}").wait(30)
+                found[kind.__name__] = gathered.tobytes() == hvd.size() * array.tobytes()
+            except CorruptPayload:
+                found[kind.__name__] = False
+    late(False)
+    os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
+    return found
+
+
+class Elsewhere(HorovodDeviceCollective):
+    """A broken wire, which submits messages on another stream than the one of the upload."""
+
+    def allgather(self, array, name):
+        own, self._stream = self._stream, torch.Stream(DEVICE)
+        upload = horovod_torch.upload
+
+        def there(block, device):
+            torch.accelerator.set_stream(own)
+            sent = upload(block, device)
+            torch.accelerator.set_stream(self._stream)
+            return sent
+
+        horovod_torch.upload = there
+        try:
+            return super().allgather(array, name)
+        finally:
+            horovod_torch.upload = upload
+
+
+class Impatient(HorovodDeviceCollective):
+    """A broken wire, which reads a result without waiting for the default stream."""
+
+    def _fetch(self, *given):
+        catch_up, horovod_torch.catch_up = horovod_torch.catch_up, nothing
+        try:
+            return super()._fetch(*given)
+        finally:
+            horovod_torch.catch_up = catch_up
+
+
+if is_pretend:
+    cases(lengths)
+    cases(streams)
+
+
+@cases
+def collectives(name):
+    """Run all three collectives in process sets of one and of all ranks, also without entries."""
+    found = {}
+    alone = [each for each in process_sets if each.included()]
+    if not can_carry():
+        return found
+    late(is_pretend)
+    with device_wire():
+        for each, process_set in zip(("all", "alone"), (hvd.global_process_set, *alone)):
+            count = []
+            here = HorovodTorchCollective(process_set)
+            there = HorovodDeviceCollective(
+                process_set, DEVICE, lambda *pair, count=count: count.append(pair)
+            )
+            results = [given_to(wire, f"{name}.{each}") for wire in (here, there)]
+            found[each] = [results[0] == results[1], len(results[0]), len(count)]
+    late(False)
+    return found
+
+
+def given_to(wire, name):
+    rank, size, results = wire.rank, wire.world_size, []
+    for number, dtype in enumerate((np.uint8, np.float32, np.int64)):
+        for count in (0, 7 + rank):
+            array = np.arange(count, dtype=dtype) + rank
+            tag = f"{name}.{type(wire).__name__}.{number}.{count > 0}"
+            splits = np.array([count, *[0] * (size - 1)], np.int32)
+            same = np.full(5, rank + 1, np.float32)
+            results += [
+                wire.allgather(array, f"{tag}.gather"),
+                wire.alltoall(array, splits, f"{tag}.exchange"),
+                wire.allreduce(same, f"{tag}.sum"),
+            ]
+    return [each.wait(30).tobytes() for each in results]
+
+
+def survives(mutant):
+    """Return a case that tells whether a broken engine still gives the bits of the CPU."""
+
+    def case(name):
+        run = method("topk")
+        expected = run(f"{name}.cpu", CPU)
+        late(True)
+        before = reused()
+        try:
+            with broken(mutant), without_nccl():
+                found = run(f"{name}.device", DEVICE)
+        except Exception:  # a loud death
+            return False
+        finally:
+            torch.accelerator.synchronize()
+            late(False)
+        return found["applied"] == expected["applied"] and reused() == before
+
+    return case
+
+
+if is_pretend:
+    for each in MUTANTS:
+        cases[f"mutant: {each}"] = survives(each)
+
+
 def a_process_set(name):
     pair = hvd.add_process_set([0, 2])
-    train = _device_laws.train
     each = on_both(lambda place, device: train(place, device, process_set=pair))
     return each(name) if pair.included() else {}
 

@@ -1,8 +1,10 @@
-"""Worker: runs the documentation's blocks, and two steps each. Argument: the framework."""
+"""Worker: local steps, programs like those of Horovod's examples, loss scaling in TensorFlow, and
+the blocks of the documentation with two steps each. Argument: the framework."""
 
 import warnings
 from functools import partial
 
+import _local_steps
 from _framework import NAME, fw
 from blocks import blocks_for
 
@@ -10,7 +12,9 @@ if NAME == "torch":
     import torch
     from torch import nn
 else:
+    import _tensorflow_programs
     import numpy as np
+    import production
     import tensorflow as tf
     from horovod.tensorflow.keras import DistributedOptimizer
 
@@ -105,6 +109,9 @@ def train(block, names, _):
 
 
 if __name__ == "__main__":
-    fw.begin(2 if NAME == "tensorflow" else 0)
+    fw.begin(0)
+    cases = _local_steps.cases
+    if NAME == "tensorflow":
+        cases |= _tensorflow_programs.cases | production.scaling
     shared = {}
-    fw.run({block.name: partial(train, block, shared) for block in blocks_for(NAME)})
+    fw.run(cases | {block.name: partial(train, block, shared) for block in blocks_for(NAME)})

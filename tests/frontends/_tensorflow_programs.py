@@ -1,12 +1,12 @@
-"""Worker: programs whose models are built by their first batch."""
+"""Programs whose models are built by their first batch."""
 
-import sys
+from functools import partial
 
 import horovod.tensorflow.keras as keras_hvd
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
-from _tensorflow_cases import Compression, begin, digest_of, hvd, run
+from _tensorflow_cases import Compression, digest_of, hvd, tape_gradients
 
 from hvd_sparse.tensorflow import LogMetrics
 
@@ -62,9 +62,10 @@ def outcome_of(model, compressor):
     }
 
 
-def with_tape(make, in_graph, **options):
+def with_tape(name, *, make, in_graph):
+    keras.utils.set_random_seed(3)
     model, optimizer = make(), keras.optimizers.SGD(RATE)
-    compressor = Compression.topk(model, density=0.5, **options)
+    compressor = Compression.topk(model, density=0.5, name=name, **SPARSE_ONLY)
     inputs, labels = map(tf.constant, data())
 
     def step():
@@ -82,11 +83,10 @@ def with_tape(make, in_graph, **options):
     return outcome_of(model, compressor)
 
 
-for _kind, _make in MODELS.items():
-    for _way in ("eager", "graph"):
-        cases[f"tape_{_kind}_{_way}"] = lambda name, make=_make, way=_way: with_tape(
-            make, way == "graph", name=name, **SPARSE_ONLY
-        )
+for kind, make in MODELS.items():
+    for way in ("eager", "graph"):
+        in_graph = way == "graph"
+        cases[f"program_{kind}_{way}"] = partial(with_tape, make=make, in_graph=in_graph)
 
 
 def fitted(name, *, callback=LogMetrics, **options):
@@ -94,6 +94,7 @@ def fitted(name, *, callback=LogMetrics, **options):
 
     callback : a callback, or its class, whose constructor gets the compressor
     """
+    keras.utils.set_random_seed(3)
     model, optimizer = sequential(), keras.optimizers.SGD(RATE)
     chosen = {"density": 0.5, "name": name, "allow_dense": False, **options}
     compressor = Compression.topk(model, optimizer=optimizer, **chosen)
@@ -141,10 +142,7 @@ def placement(name):
     @tf.function
     def reduced():
         with tf.device("/GPU:0"):
-            with tf.GradientTape() as plain:
-                loss = tf.reduce_sum(weight * weight)
-            tape = hvd.DistributedGradientTape(plain, compression=compressor)
-            return tape.gradient(loss, [weight])
+            return tape_gradients(lambda: tf.reduce_sum(weight * weight), [weight], compressor)
 
     definition = reduced.get_concrete_function().graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
@@ -174,9 +172,3 @@ def is_pinned(node):
 
 def kind_of(node):
     return node.name.rpartition("/")[2] if "/hvd_sparse" in node.name else node.op
-
-
-if __name__ == "__main__":
-    begin(int(sys.argv[1]))
-    keras.utils.set_random_seed(3)
-    run(cases)

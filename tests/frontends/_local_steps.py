@@ -1,4 +1,4 @@
-"""Worker: local steps, between which ranks exchange. Argument: the framework."""
+"""Local steps, between which ranks exchange."""
 
 import copy
 import time
@@ -258,8 +258,3 @@ def frozen_in_tensorflow(name):
 
 
 cases["frozen"] = frozen_in_torch if NAME == "torch" else frozen_in_tensorflow
-
-
-if __name__ == "__main__":
-    fw.begin(0)
-    fw.run(cases)

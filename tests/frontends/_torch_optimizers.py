@@ -1,14 +1,13 @@
-"""Worker: compares optimizers passed to the compressor with the same on dense gradients."""
+"""Optimizers that are passed to the compressor, beside the same on dense gradients."""
 
 import copy
-import gc
 from functools import partial
 
 import _torch_programs
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Scripted, caught
-from _torch_cases import digest_of, flat_parameters, run
+from _common import SPARSE_ONLY, Cases, caught
+from _torch_cases import digest_of, distributed, flat_parameters
 from muon import paired
 from torch import nn
 
@@ -19,7 +18,6 @@ STEPS = 8
 EVERY = range(STEPS)
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
 DENSE = {"min_numel": 10**6}
-ALONE = [hvd.ProcessSet([rank]) for rank in range(2)]
 
 
 def network():
@@ -58,13 +56,6 @@ def backward(model, step):
     loss = nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
     loss.backward()
     return loss
-
-
-def distributed(name, model, optimizer, compressor, **options):
-    named = [(f"{name}.{key}", parameter) for key, parameter in model.named_parameters()]
-    return hvd.DistributedOptimizer(
-        optimizer, named_parameters=named, compression=compressor, **options
-    )
 
 
 def train(model, optimizer, steps=EVERY, schedule=None):
@@ -112,30 +103,6 @@ for label, chosen in {
 
 
 @cases
-def ways_change(name):
-    model = network()
-    optimizer = sgd(model)
-    compressor = Compression.auto(
-        model.named_parameters(), density=0.1, name=name, optimizer=optimizer, **SPARSE_ONLY
-    )
-    compressor._policy.trial = Scripted(["sparse"] * 4 + ["dense"] * 4 + ["sparse"] * 12)
-    wrapped = distributed(name, model, optimizer, compressor)
-    losses, waiting = [], []
-    for step in range(20):
-        losses += train(model, wrapped, range(step, step + 1))
-        tensors = compressor.state_dict()["tensors"].values()
-        waiting.append(sum(int(each["arrays"]["residual"].count_nonzero()) for each in tensors))
-    stats = compressor.stats()
-    compressor.close()
-    return {
-        "digest": digest_of(model.parameters()),
-        "losses": losses,
-        "waiting": waiting,
-        "steps": [stats["sparse_steps"], stats["dense_steps"]],
-    }
-
-
-@cases
 def along_the_rate(name):
     model = network()
     optimizer = sgd(model)
@@ -162,14 +129,13 @@ def handed_over(name, model, optimizer, density=1.0, **options):
     return compressor, distributed(name, model, optimizer, compressor, **chosen)
 
 
-@cases
-def in_a_set_of_one_rank(name):
+def in_a_set_of_one_rank(name, process_set):
     ends = []
     for hands_over in (False, True):
         model = network()
         optimizer = nesterov(model)
         if hands_over:
-            chosen = {"process_set": ALONE[hvd.rank()], **SPARSE_ONLY}
+            chosen = {"process_set": process_set, **SPARSE_ONLY}
             compressor, optimizer = handed_over(name, model, optimizer, **chosen)
         train(model, optimizer)
         ends.append(flat_parameters(model))
@@ -200,20 +166,6 @@ def resumed_by_rank_0(name):
         digests.append(digest_of(model.parameters()))
         compressor.close()
     return {"digests": digests[1:]}
-
-
-@cases
-def made_anew_after_a_close(name):
-    model, steps = network(), []
-    for _ in range(2):
-        compressor, wrapped = handed_over(name, model, sgd(model), 0.5, **SPARSE_ONLY)
-        train(model, wrapped, range(3))
-        steps.append(compressor.stats()["steps"])
-        compressor.close()
-        del wrapped
-        for _ in range(2):
-            gc.collect()
-    return {"steps": steps}
 
 
 def cycle_momentum(optimizer, step):
@@ -305,7 +257,7 @@ for label, program, chosen in (
     cases[f"clipped_{label}"] = partial(compare, program=program, clip_grad_norm=BOUND, **chosen)
 
 
-def skip_batches(wrap):
+def thrown_away(wrap):
     model = network()
     optimizer = wrap(model)
     compressor = optimizer._compression
@@ -321,26 +273,7 @@ def skip_batches(wrap):
     return model
 
 
-def contest(wrap):
-    critic = network()
-    maker = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 12))
-    critics, makers = wrap(critic, "critic"), wrap(maker, "maker")
-    for step in range(STEPS):
-        draw = torch.Generator().manual_seed(100 * step + hvd.rank())
-        real, noise = (torch.randn(16, 12, generator=draw) for _ in range(2))
-        critics.zero_grad()
-        (critic(maker(noise).detach()) - critic(real)).tanh().mean().backward()
-        critics.step()
-        critics.zero_grad()
-        makers.zero_grad()
-        (-critic(maker(noise)).tanh().mean()).backward()
-        makers.step()
-        critics.synchronize()
-    return nn.ModuleList([critic, maker])
-
-
-for program in (skip_batches, contest):
-    cases[f"thrown_away_{program.__name__}"] = partial(compare, program=program, **UNMASKED)
+cases["thrown_away"] = partial(compare, program=thrown_away, **UNMASKED)
 
 
 @cases
@@ -468,8 +401,3 @@ for kind, chosen in PLAIN.items():
     cases[f"unfrozen_{kind}"] = partial(compare, program=unfreezes, **chosen)
     adds = partial(unfreezes, adds_group=True)
     cases[f"added_{kind}"] = partial(compare, program=adds, **chosen)
-
-
-if __name__ == "__main__":
-    hvd.init(process_sets=ALONE)
-    run(cases)
