@@ -142,7 +142,7 @@ class ProcessSetRanks:
 
     @property
     def rank(self) -> int:
-        return int(self.process_set.rank())
+        return rank_in(self.process_set)
 
     @property
     def world_size(self) -> int:

@@ -117,7 +117,8 @@ class Compressor:
         if not outlet.is_open:
             return
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
-        weakref.finalize(self, self._recorder.close)  # at the program's end, too
+        # at the program's end, too
+        self._end_telemetry = weakref.finalize(self, self._recorder.close)
         self._recorder.put(
             "run",
             {
@@ -373,7 +374,7 @@ class Compressor:
         self._forget_world()
         self._meet()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:
-            self._recorder.close()
+            self._end_telemetry()
             self._recorder = None
         if self._recorder is None:
             self._record()
@@ -386,7 +387,7 @@ class Compressor:
         """End telemetry and the watchdog, and free the name. The compressor cannot be used
         afterwards."""
         if self._recorder is not None:
-            self._recorder.close()
+            self._end_telemetry()
         self._naming.release()
         if hasattr(self, "watchdog"):  # TensorFlow creates the watchdog once the variables exist
             self.watchdog.close()

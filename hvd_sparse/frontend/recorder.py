@@ -45,7 +45,10 @@ class Recorder:
         outlet: Outlet,
         find_lagging: Callable[[], list[int]] | None = None,
     ) -> None:
-        self._step, self._every, self._outlet = step, every, outlet
+        # Not the step, which refers to the compressor: the compressor's finalizer has this object,
+        # and would keep the compressor alive.
+        self._transactions, self._pipeline = step.transactions, step.pipeline
+        self._every, self._outlet = every, outlet
         self._find_lagging = find_lagging
         self._count = 0
         self._run: StepRun | None = None
@@ -57,7 +60,7 @@ class Recorder:
         self._has_asked = False
         self._counted: dict[str, Counts] = {}
         self._bytes: dict[str, int] = {}
-        step.transactions.on_begin = self.begin
+        self._transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
         """Finish the previous record, and begin to measure the step ``run`` if this step is due.
@@ -66,7 +69,7 @@ class Recorder:
             if self._run is not None:
                 self._finish(self._run)
         except Exception as error:  # telemetry must not end the training
-            self._step.transactions.on_begin = None
+            self._transactions.on_begin = None
             logger.warning(
                 "telemetry: a record could not be made, so recording stops; training continues: "
                 "%s: %s; please report this with the exchange and the method",
@@ -78,8 +81,8 @@ class Recorder:
         if self._count == 1 or self._count % self._every == 0:
             self._run, self._run_began_s = run, time.perf_counter()
             self._spans, self._lagging, self._has_asked = [], None, False
-            self._step.pipeline.observes = True
-            self._step.spans.add(self._spans.append)
+            self._pipeline.observes = True
+            self._pipeline.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
         """After this rank has submitted all tensors of a step, ask in a thread which ranks are
@@ -97,24 +100,29 @@ class Recorder:
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
         """Pass a record to the writers. ``step`` is by default the number of completed steps."""
-        number = self._step.transactions.most_steps() if step is None else step
+        number = self._transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
     def close(self) -> None:
-        with self._step.transactions.lock:
-            self._step.transactions.on_begin = None
+        with self._transactions.lock:
+            self._transactions.on_begin = None
             run = self._run
             # Uncompressed tensors may not be marked as completed, so check only those in buckets.
             if run is not None and all(
                 run.completed >= bucket.entered for bucket in run.buckets.values()
             ):
                 self._finish(run)
+            else:
+                self._end_measuring()
         self._outlet.close()
 
-    def _finish(self, run: StepRun) -> None:
+    def _end_measuring(self) -> None:
         self._run = None
-        self._step.spans.remove(self._spans.append)
-        self._step.pipeline.observes = self._step.configuration.telemetry is True
+        self._pipeline.spans.remove(self._spans.append)
+        self._pipeline.observes = self._pipeline.configuration.telemetry is True
+
+    def _finish(self, run: StepRun) -> None:
+        self._end_measuring()
         now_s = time.perf_counter()
         steps = self._count - self._last_count
         record = {
@@ -129,7 +137,7 @@ class Recorder:
         self.put("step", record)
 
     def _values(self, run: StepRun, steps: int) -> Report:
-        stats, exchange = self._step.stats, self._step.exchange
+        stats, exchange = self._transactions.stats, self._pipeline.exchange
         seconds = _seconds_of(self._spans)
         tickets: dict[str, TensorStep] = {}
         for bucket in run.buckets.values():

@@ -155,6 +155,10 @@ class GraphFunctions:
         self._tickets[number] = ticket
         if ticket.run is not self._counted:  # the step's first
             self._counted = ticket.run
+            # TensorFlow calls no ``receive`` for tensors that a failed step has not reached.
+            for old, each in list(self._tickets.items()):
+                if each.run.failure is not None:
+                    self._tickets.pop(old, None)
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
         if position is not None:

@@ -196,11 +196,9 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Broadcast a tensor in place from the lowest rank; Horovod needs bfloat16 as integers."""
+    """Broadcast a tensor in place from the lowest rank. Horovod needs contiguous tensors, and
+    bfloat16 as float32."""
     root = min(getattr(process_set, "ranks", None) or [0])
-    if values.dtype != torch.bfloat16:
-        hvd.broadcast_(values, root, name=name, process_set=process_set)
-        return
-    bits = values.contiguous().view(torch.int16).to(torch.int32)
-    hvd.broadcast_(bits, root, name=name, process_set=process_set)
-    values.copy_(bits.to(torch.int16).view(torch.bfloat16))
+    sent = (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
+    hvd.broadcast_(sent, root, name=name, process_set=process_set)
+    values.copy_(sent)

@@ -1,6 +1,8 @@
 """Densities that follow the learning rate have the mean that was asked for."""
 
 import copy
+import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -193,6 +195,48 @@ def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_i
 def test_what_cannot_be_followed_is_an_error_with_its_remedy(name, options, says):
     with pytest.raises(InvalidOption, match=says):
         trained(1, name, **options)
+
+
+class Trainer:
+    """An object that cannot be copied, with the rate of the next step."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def factor(self, step):
+        return 0.5**step
+
+
+class Halving(lr_scheduler.LambdaLR):
+    """A scheduler that is its own function's object."""
+
+    def __init__(self, optimizer):
+        super().__init__(optimizer, self.factor)
+
+    def factor(self, step):
+        return 0.5**self.last_epoch
+
+
+def test_methods_are_followed_without_a_copy_of_their_objects():
+    for make in (
+        lambda o: lr_scheduler.LambdaLR(o, Trainer().factor),
+        lambda o: lr_scheduler.SequentialLR(
+            o, [lr_scheduler.LambdaLR(o, partial(Trainer().factor))], []
+        ),
+        Halving,
+    ):
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
+        rates = foresee(optimizer, make(optimizer), 3).path
+        assert rates == [[0.8], [0.4], [0.2]]
+
+
+def test_a_scheduler_that_cannot_be_copied_is_refused_with_the_remedy():
+    class Callable(Trainer):
+        __call__ = Trainer.factor
+
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
+    with pytest.raises(InvalidOption, match=r"LambdaLR.*copied.*lock.*give it functions"):
+        foresee(optimizer, lr_scheduler.LambdaLR(optimizer, Callable()), 3)
 
 
 def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped():

@@ -3,12 +3,15 @@
 import pytest
 import worlds
 
-from hvd_sparse.collectives.contract import Placement, in_nodes_of
+from hvd_sparse.collectives.contract import Placement, ProcessSetRanks, in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.kernels import reference
 from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.step import Step
 
 TOPK = {"id": "topk", "density": 0.001}
 
@@ -41,6 +44,25 @@ def test_ranks_of_a_node_are_found_from_the_collective_where_the_option_is_silen
     world = LocalWorld(6, worlds.TIMEOUT_S, ranks_per_node)
     nodes = world.run(lambda c: Session(configuration, specs, c).step.placement.nodes)
     assert nodes == [tuple(rank // ranks_per_node for rank in range(6))] * 6
+
+
+@pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
+def test_a_rank_outside_of_the_process_set_has_no_placement(exchange):
+    class Others:
+        """A process set of Horovod, without this rank."""
+
+        ranks = [1, 2]
+
+        def rank(self):
+            raise ValueError("Process is not part of provided process set.")
+
+        def size(self):
+            return 2
+
+    specs, configuration = worlds.tensors((12,)), worlds.configure(exchange=exchange)
+    step = Step(configuration, specs, [(0,)], reference)
+    Driver(step, ProcessSetRanks(Others()), "x")
+    assert step.placement is None
 
 
 def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():

@@ -1,10 +1,12 @@
 """Telemetry: records are right, writers hold them, and one that fails is named and ends nothing."""
 
+import gc
 import json
 import os
 import re
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +129,17 @@ def test_between_records_nothing_is_measured():
     assert worlds.run(1, train) == [[(True, True), (False, False), (False, False)]]
 
 
+def test_a_step_that_never_ends_is_not_measured_after_the_end():
+    def train(collective):
+        session = Session(configure(density=0.1), SPECS, collective)
+        recorder = Recorder(session.step, 100, Outlet([print], Place()))
+        session.driver.compress(0, np.ones(100, np.float32))
+        recorder.close()
+        return session.step.pipeline.observes, session.step.spans.is_heard
+
+    assert worlds.run(1, train) == [(False, False)]
+
+
 def documented_fields():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
@@ -191,6 +204,32 @@ def test_a_record_that_cannot_be_made_ends_records_and_not_the_training(caplog, 
     assert heard == [] and stats["steps"] == STEPS
     (said,) = {each.getMessage() for each in caplog.records}  # of two ranks
     assert "a record could not be made" in said and "ZeroDivisionError" in said
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_writers_keep_no_compressor_with_its_optimizer_alive(closes, world_of_one):
+    torch = pytest.importorskip("torch")
+    from torch.nn.parallel import DistributedDataParallel
+
+    from hvd_sparse.ddp import register
+
+    def train():
+        model = DistributedDataParallel(torch.nn.Linear(8, 6))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        options = {"optimizer": optimizer, "scheduler": scheduler, "steps": 10, "min_numel": 1}
+        handle = register(model, "topk", telemetry=[heard.append], **options)
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        if closes:
+            handle.close()
+        return weakref.ref(handle), weakref.ref(model.module.weight)
+
+    heard = []
+    left = train()
+    gc.collect()
+    assert [each() for each in left] == [None, None]
+    assert [each["event"] for each in heard] == ["run", "step"]
 
 
 def test_json_lines_hold_every_record_and_are_added_to(tmp_path):

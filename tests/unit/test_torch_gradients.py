@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,7 @@ from programs import run_python
 from torch import nn
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.torch import Compression, wire
+from hvd_sparse.torch import Compression, local_steps, wire
 from hvd_sparse.torch.gradients import Changes, check_named
 from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 
@@ -239,3 +240,17 @@ def test_a_sparse_gradient_that_horovod_gathered_is_handed_on():
 def test_given_without_a_call_it_says_how_to_call_it():
     with pytest.raises(InvalidOption, match=r"Compression\.nothing\(params"):
         Compression.nothing.compress(torch.ones(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_local_steps_begin_from_one_ranks_parameters_in_any_memory_layout(dtype, monkeypatch):
+    def broadcast(tensor, root, name, process_set):
+        assert tensor.is_contiguous() and tensor.dtype != torch.bfloat16  # Horovod refuses others
+        tensor.mul_(2).add_(root)
+
+    monkeypatch.setattr(local_steps, "hvd", SimpleNamespace(broadcast_=broadcast))
+    values = torch.arange(24.0, dtype=dtype).view(1, 2, 3, 4)
+    values = values.contiguous(memory_format=torch.channels_last)
+    expected = 2 * values + 1
+    local_steps._broadcast(values, "x", SimpleNamespace(ranks=[3, 1]))
+    assert torch.equal(values, expected) and not values.is_contiguous()

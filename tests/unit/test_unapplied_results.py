@@ -182,6 +182,16 @@ def test_what_is_applied_or_kept_counts(acts):
     assert steps == 1 + sum(act in (first, wasted) for act in acts)
 
 
+def test_gradients_that_a_hook_of_the_optimizer_frees_were_applied(caplog):
+    def free_behind_steps(trainee):
+        trainee.descent.register_step_post_hook(lambda *_: trainee.forget())
+
+    assert played(free_behind_steps, first, second, first)[1] == 3
+    assert not caplog.records
+    withheld = played(free_behind_steps, first, wasted, climb_and_return, withhold, second)
+    assert withheld == played(free_behind_steps, first, second)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_program_that_applies_what_it_makes_of_copies_is_judged_once_at_most(in_place, caplog):
     """PCGrad resets each task's gradient, and gives the optimizer what it makes of all of them."""

@@ -179,7 +179,7 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
     ]
     stand_in = torch.optim.SGD([_nothing()], lr=0.0)
     stand_in.param_groups, stand_in.defaults = groups, dict(optimizer.defaults)
-    twin = copy.deepcopy(scheduler, {id(optimizer): stand_in})
+    twin = _twin_of(scheduler, {id(optimizer): stand_in})
     # If the optimizer has loaded its state already, it has the rates of a later step.
     first = scheduler.get_last_lr() if hasattr(scheduler, "get_last_lr") else now
     for group, rate in zip(groups, first):
@@ -197,10 +197,31 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         return foreseen(path, steps)
 
 
+def _twin_of(scheduler: Value, memo: dict[int, Value]) -> Value:
+    """Copy a scheduler, but not the objects of methods that it calls, for example of a trainer,
+    which has the model. ``memo`` is that of ``copy.deepcopy``."""
+    parts = _parts_of(scheduler)
+    for function in (each for part in parts for each in getattr(part, "lr_lambdas", ())):
+        owner = getattr(getattr(function, "func", function), "__self__", None)
+        if all(owner is not part for part in parts):
+            memo[id(owner)] = owner
+    try:
+        return copy.deepcopy(scheduler, memo)
+    except Exception as error:
+        raise InvalidOption(
+            f"scheduler is a {type(scheduler).__name__} that cannot be copied to predict its "
+            f"rates: {error}; give it functions or methods, not callable objects, or leave out "
+            "scheduler="
+        ) from error
+
+
 def _steps_taken(scheduler: Value) -> int:
     """Return a scheduler's number of steps; 0 if it keeps no count, as in other libraries."""
-    parts = [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
-    return max(int(getattr(each, "last_epoch", 0)) for each in parts)
+    return max(int(getattr(each, "last_epoch", 0)) for each in _parts_of(scheduler))
+
+
+def _parts_of(scheduler: Value) -> list[Value]:
+    return [scheduler, *getattr(scheduler, "_schedulers", ())]  # ChainedScheduler has no count
 
 
 def _nothing() -> torch.Tensor:

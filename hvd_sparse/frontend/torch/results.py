@@ -107,6 +107,7 @@ class Results:
         self._is_result: dict[int, bool] = {}
         self._stepped: set[int] = set()
         self._in_step = False  # of an optimizer
+        self._versions: dict[int, int] = {}  # of parameters, when the step began
         self._shows_versions = False
         self._is_hidden = False  # results cannot be followed, so none counts as thrown away
         self._verdict: tuple[StepRun | None, bool] = (None, False)
@@ -253,6 +254,7 @@ class Results:
 
     def _begin_step(self, *_: object) -> None:
         self._in_step = True
+        self._versions = {i: self._parameters[i]._version for i in self.waiting}
 
     def end_step(self, optimizer: Optimizer, *_: object) -> None:
         self._in_step = False
@@ -267,15 +269,19 @@ class Results:
                 if parameter.grad is not None:
                     self._compare(position, parameter.grad, type(optimizer).__name__)
                     self._apply(position, parameter.grad)
+                elif self._versions.get(position, parameter._version) != parameter._version:
+                    # A hook of the optimizer has freed the gradient after the step.
+                    self._apply(position, None)
         if self._is_hidden:
             self.waiting.clear()
 
-    def _apply(self, position: int, gradient: torch.Tensor) -> None:
+    def _apply(self, position: int, gradient: torch.Tensor | None) -> None:
         handed = self.waiting.pop(position, None)
         if handed is None:
             return
         self._verdict = handed.run, True
-        if handed.gradient is not None and gradient is not handed.gradient():
+        given = handed.gradient
+        if given is not None and gradient is not None and gradient is not given():
             # Programs like PCGrad throw results away, and apply a combination of their copies.
             self._is_hidden = True
 
