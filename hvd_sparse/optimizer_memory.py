@@ -127,6 +127,8 @@ class Rates:
     compared.
 
     path : predicted rates, [step][group], if ``is_foreseen``; otherwise only the first step's rates
+    references : for each group, the rate with which rates are compared: the mean of ``path``. A
+        loaded state replaces these numbers
     """
 
     path: Sequence[Sequence[float]]
@@ -135,8 +137,9 @@ class Rates:
     """Whether a rate that differs from the predicted one causes a warning, once."""
 
     def __post_init__(self) -> None:
-        self._references = [sum(rates) / len(rates) for rates in zip(*self.path)]
-        for group, reference in enumerate(self._references):
+        self._means = [sum(rates) / len(rates) for rates in zip(*self.path)]
+        self.references = self._means.copy()
+        for group, reference in enumerate(self._means):
             if self.is_foreseen and not reference > 0:
                 raise InvalidOption(
                     f"the learning rate of parameter group {group} is {reference} on average: a "
@@ -146,7 +149,7 @@ class Rates:
     def pace(self, rate: float, group: int, step: int) -> Pace:
         """Return a tensor's learning rate, ``rate``, and the rate with which it is compared.
         ``step`` is the number of the tensor's completed steps, ``group`` its parameter group."""
-        if group >= len(self._references):  # added to the optimizer later
+        if group >= len(self.references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
             self.is_checked = False
@@ -157,18 +160,23 @@ class Rates:
                 'schedule={"id": "learning_rate", "steps": epochs}',
                 rate,
                 step,
-                self.path[step][group],
+                self._foreseen(group, slice(step, step + 1))[0],
             )
-        return Pace(rate, self._references[group], self.is_foreseen)
+        return Pace(rate, self.references[group], self.is_foreseen)
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
         if step >= len(self.path):
             return False
         # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20
-        foreseen = [each[group] for each in self.path[max(0, step - near) : step + near]]
-        margin = SLACK * self._references[group]
+        foreseen = self._foreseen(group, slice(max(0, step - near), step + near))
+        margin = SLACK * self.references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
+
+    def _foreseen(self, group: int, steps: slice) -> list[float]:
+        # A worker that joins an elastic run may have predicted a multiple of the run's rates.
+        factor = self.references[group] / self._means[group]
+        return [factor * each[group] for each in self.path[steps]]
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:

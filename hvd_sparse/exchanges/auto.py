@@ -42,6 +42,7 @@ class Auto(Exchange):
     ranks_per_node: int | None = option(check_whole, None, least=1)
 
     needs_nodes: ClassVar[bool] = True
+    varies_phases: ClassVar[bool] = True
     needs_host: ClassVar[str] = "may choose an exchange that reads the vector on the host"
 
     def placement(

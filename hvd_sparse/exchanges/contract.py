@@ -45,6 +45,7 @@ class Exchange(Options):
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's encoded selections
+    varies_phases : the number of ``phases`` depends on the number of ranks
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
         of a sentence about the exchange; empty if the copy is not needed
     """
@@ -58,6 +59,7 @@ class Exchange(Options):
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False
+    varies_phases: ClassVar[bool] = False
     needs_host: ClassVar[str] = "is not known to work on devices"
 
     def phases(self, selector: Selector, world_size: int) -> tuple[str, ...]:

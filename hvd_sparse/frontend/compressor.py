@@ -285,6 +285,8 @@ class Compressor:
         config, model : the parts and options; the shape and dtype of every tensor
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
+        references : for each parameter group, the learning rate with which later ones are compared,
+            if densities follow the learning rate
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
             threshold, the values that selector and exchange keep, the name of the tensor or group
             from which entries were last selected, the memory's arrays and numbers, and the density
@@ -368,10 +370,13 @@ class Compressor:
 
     def rejoin(self) -> None:
         """Continue with the ranks that Horovod has after an elastic restart. Collective; elastic
-        states call it in ``sync``. If workers joined or left, residuals are redistributed. The new
-        rank 0 writes the records of telemetry."""
+        states call it in ``sync``. If workers joined or left, residuals are redistributed, and
+        the exchange "auto" chooses anew. The new rank 0 writes the records of telemetry."""
         self.resolve()
         self._forget_world()
+        if self.configuration.exchange.needs_nodes:
+            collective = self.collective
+            self.step.place(collective.rank, collective.world_size, collective.nodes)
         self._meet()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:
             self._end_telemetry()

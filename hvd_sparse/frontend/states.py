@@ -84,6 +84,7 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
         "rank": rank,
         "world_size": world_size,
         "reduction": step.reduction,
+        **({"references": step.references.copy()} if step.references else {}),
         "tensors": tensors,
     }
 
@@ -101,6 +102,9 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
     step.transactions.reset()
     step.applied.clear()
     step.reduction = state["reduction"]
+    references = state.get("references", ())
+    if len(references) == len(step.references):  # the optimizer has as many parameter groups
+        step.references[:] = references  # in place, because the frontend's ``Rates`` reads them
     for position, spec in enumerate(step.specs):
         saved = state["tensors"].get(spec.key)
         if saved is None:

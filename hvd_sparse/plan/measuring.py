@@ -207,10 +207,6 @@ class PlannedGroups(MeasuringPolicy):
     kind = GroupPlan
     departed = "their groups were planned, so the groups are planned again"
 
-    def __init__(self, step: Step, name: str) -> None:
-        self._default = list(step.buckets)
-        super().__init__(step, name)
-
     def _adopt(self, owner: Owner, decision: GroupPlan) -> None:
         self._step.regroup(decision.buckets(self._step.specs), is_over=True)
 
@@ -218,10 +214,6 @@ class PlannedGroups(MeasuringPolicy):
         self._start_over()
         if groups != PLANNED:
             self._stop()
-
-    def forget_world(self, owner: Owner) -> None:
-        self._step.regroup(self._default, is_over=True)  # new workers have no plan
-        super().forget_world(owner)
 
 
 class GraphPlannedGroups(PlannedGroups):
@@ -233,13 +225,15 @@ class GraphPlannedGroups(PlannedGroups):
     def __init__(self, step: Step, name: str) -> None:
         super().__init__(step, name)
         self._lock = threading.Lock()
+        self._told: object = None  # the groups that the program knows from ``replan``
 
     def replan(self, owner: Owner) -> bool:
-        """Begin a step. Return whether groups have changed, so that graphs must be traced again."""
-        before = getattr(self.decision, "groups", None)
+        """Begin a step. Return whether groups have changed, so that graphs must be traced again.
+        They also change if ``forget_world`` has dropped the plan since the last call."""
         self._clock.request()
         self.begin(owner, None)
-        return getattr(self.decision, "groups", None) != before
+        before, self._told = self._told, getattr(self.decision, "groups", None)
+        return self._told != before
 
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         if self.is_over:
@@ -256,7 +250,6 @@ class GraphPlannedGroups(PlannedGroups):
 
     # Do not regroup here: graphs get new groups only when the program traces them again.
     _adopt = MeasuringPolicy._adopt
-    forget_world = MeasuringPolicy.forget_world
 
 
 class HidingPolicy(MeasuringPolicy):

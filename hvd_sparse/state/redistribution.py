@@ -33,7 +33,7 @@ from hvd_sparse.types import Report, State
 REPLICATED = frozenset({"decay", "mean", "square", "largest"})
 """Names of those arrays of memories that are equal on all ranks, or estimate the same quantity on
 every rank."""
-SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction")
+SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction", "references")
 """Fields of a state that are equal on all ranks of a run."""
 
 FORGOTTEN = dict.fromkeys(("threshold", "memo", "exchange_memo", "density"))
@@ -265,7 +265,10 @@ class Commits:
         else:
             own = mine.state if mine else None
             tensors = sum_tensors(own, chosen, len(holders), collective, name, timeout_s)
-        place = {"rank": rank, "world_size": size, "reduction": chosen["reduction"]}
+        # A new worker's learning rate may depend on the new number of ranks, so it takes the run's
+        # ``references``.
+        shared = {f: chosen[f] for f in ("reduction", "references") if f in chosen}
+        place = {**shared, "rank": rank, "world_size": size}
         generation = 1 + max(point[0] for each in told for point in each["held"])
         joined = Held(generation, {**live.state, **place, "tensors": tensors})
         self._base, self._loose = mine, joined

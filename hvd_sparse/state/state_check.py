@@ -241,6 +241,7 @@ FORM: Form = {
     "rank": _is_whole,
     "world_size": _is_whole,
     "reduction": lambda value: isinstance(value, str) and value in REDUCTIONS,
+    "references": lambda value: isinstance(value, (list, tuple)) and all(map(is_number, value)),
     "tensors": _is_of_mappings,
 }
 TENSOR_FORM: Form = {
@@ -254,7 +255,7 @@ TENSOR_FORM: Form = {
     "numbers": _is_numbers,
     "arrays": _is(Mapping),
 }
-OPTIONAL = ("density", "numbers")
+OPTIONAL = ("references", "density", "numbers")
 
 
 def check_form(state: State) -> None:

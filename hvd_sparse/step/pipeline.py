@@ -55,7 +55,7 @@ class Pipeline:
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
-        """Set the exchange, before the first step."""
+        """Set the exchange, between steps."""
         self.exchange = exchange
         self.selects_late = not exchange.settles_later and not exchange.sums_first
         """Whether selection may wait until the bucket's message is made. The carrier

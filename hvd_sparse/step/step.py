@@ -62,6 +62,8 @@ class Step(Receiver):
         them
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
         the learning rate; None if the frontend has none
+    references : for each parameter group, the learning rate with which later ones are compared;
+        empty if densities do not follow the learning rate
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Step(Receiver):
         self.placement: Placement | None = None
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
+        self.references: list[float] = []
         self._is_dense: dict[tuple[int, float | None, int], bool] = {}
         self._started_checksums: dict[str, int] = {}
 
@@ -123,8 +126,8 @@ class Step(Receiver):
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Before the first step, set the ranks' nodes (None if unknown). Choose the exchange if it
-        is "auto"."""
+        """Before the first step, and after the ranks have changed, set the ranks' nodes (None if
+        unknown). Choose the exchange if it is "auto"."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return

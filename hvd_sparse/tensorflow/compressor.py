@@ -67,6 +67,12 @@ class TensorflowCompressor(Compressor):
                 "messages; give groups to hvd.DistributedGradientTape or hvd.DistributedOptimizer "
                 "instead, or 'planned'"
             )
+        if is_elastic() and configuration.exchange.varies_phases:
+            raise InvalidOption(
+                f"exchange is {configuration.exchange.id!r} in an elastic run: a graph of "
+                "TensorFlow would keep the number of its messages when the number of ranks "
+                "changes; give another, for example exchange='allgather', as topk uses it"
+            )
         refuse_hiding(
             configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"
         )
@@ -144,7 +150,7 @@ class TensorflowCompressor(Compressor):
 
         All ranks call this method before every training step, outside of ``tf.function``. In the
         step that decides the groups, ranks wait for each other. Before the first gradient the call
-        has no effect.
+        has no effect, unless an elastic state was synchronized.
 
         Raises
         ------
@@ -156,7 +162,9 @@ class TensorflowCompressor(Compressor):
                 f"groups is {self.configuration.groups!r}, so there is nothing to plan: make the "
                 "compressor with groups='planned', or leave replan() out"
             )
-        if not isinstance(self._policy, GraphPlannedGroups) or not self._has_shaken_hands:
+        # In an elastic run, ranks meet before the first step. From then on they count steps alike,
+        # also a new worker, which has had no gradient yet.
+        if not isinstance(self._policy, GraphPlannedGroups) or not self.step.world_size:
             return False
         return self._policy.replan(self)
 

@@ -399,7 +399,8 @@ class TorchCompressor(ParameterCompressor):
     def regroup(self, groups: Option) -> None:
         """Change which tensors share a message, from the next step on. Collective: all ranks call
         it between steps, with the same groups. Residuals are kept. Results stay bit-identical,
-        except with select_over="group", where changed groups restart their threshold search.
+        except with select_over="group", where changed groups restart their threshold search. If the
+        ranks of an elastic run change, the groups are again those of the option ``groups``.
 
         Parameters
         ----------
@@ -438,5 +439,7 @@ class TorchCompressor(ParameterCompressor):
         super()._forget_world()
         self._scale.forget()
         self._driver.forget()
+        # New workers know neither a plan nor the groups of ``regroup``.
+        self.step.regroup(grouped(self.step.specs, self.configuration), is_over=True)
         self._changes.forget()
         self.results.waiting.clear()

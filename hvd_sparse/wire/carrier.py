@@ -203,8 +203,8 @@ class CarrierLayout:
         if number < len(self._places):
             words = (
                 f"tensor {key!r}: the ranks run different steps or configurations for it; they "
-                "must call compress for the same tensors equally often, with the same options, "
-                "and an optimizer with the same settings"
+                "must call compress for the same tensors equally often, with the same options and "
+                "loss scale, and an optimizer with the same settings"
             )
             if rate is not None:
                 words += (

@@ -195,6 +195,16 @@ def test_a_newcomers_old_checkpoint_does_not_count():
     check_nothing_is_lost([*survivors, Worker(4)], expected - workers[1].owes())
 
 
+def test_a_newcomer_takes_the_learning_rates_with_which_the_others_compare():
+    """Its own first rate may depend on the number of ranks."""
+    workers = [*old_world()[:2], Worker(3)]
+    for worker, rate in zip(workers, (0.1, 0.1, 0.15)):
+        worker.state = {**worker.state, "references": [rate]}
+        worker.save()
+    assert rejoin(workers) == [None] * 3
+    assert [worker.state["references"] for worker in workers] == [[0.1]] * 3
+
+
 def test_two_states_are_kept_while_training_goes_on():
     for worker in old_world():
         assert len(worker.commits._commits) == 2

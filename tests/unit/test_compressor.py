@@ -228,7 +228,14 @@ OF_A_TENSOR = {
     "selected_in": [3],
     "arrays": [[]],
 }
-OF_A_STATE = {"tensors": [], "model": None, "config": "x", "reduction": "max", "rank": None}
+OF_A_STATE = {
+    "tensors": [],
+    "model": None,
+    "config": "x",
+    "reduction": "max",
+    "references": [math.nan],
+    "rank": None,
+}
 SPOILT = [
     (RESIDUAL, lambda r: r.reshape(3, 3), NO_VECTOR),
     (RESIDUAL, lambda r: r[0], NO_VECTOR),

@@ -258,12 +258,20 @@ def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped():
 
 
 @pytest.mark.parametrize("loads_early", [False, True])
-def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(loads_early):
+@pytest.mark.parametrize("is_foreseen", [False, True])
+def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(
+    is_foreseen, loads_early, caplog
+):
+    """Also if the first learning rate is now another, as after a change of the number of ranks."""
+
     def run(until, saved=None):
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(100, 100, bias=False))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        scheduler = lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.015 if saved else 0.01)
+        if is_foreseen:
+            scheduler = lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        else:
+            scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.9, patience=0)
         if saved is not None and loads_early:
             optimizer.load_state_dict(saved[1])
         handle = register(model, optimizer=optimizer, scheduler=scheduler, steps=STEPS)
@@ -276,7 +284,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(load
             optimizer.zero_grad()
             model(torch.randn(4, 100)).square().mean().backward()
             optimizer.step()
-            scheduler.step()
+            scheduler.step(*[1.0] * (not is_foreseen))
         states = copy.deepcopy([part.state_dict() for part in parts])
         handle.close()
         return states
@@ -285,6 +293,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_sends_what_it_would_have_sent(load
     assert torch.equal(straight[0]["module.weight"], resumed[0]["module.weight"])
     arrays = [states[3]["tensors"]["weight"]["arrays"] for states in (straight, resumed)]
     assert all(torch.equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+    assert "was predicted" not in caplog.text
 
 
 def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():

@@ -1,5 +1,8 @@
 """The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 import worlds
 
@@ -8,7 +11,7 @@ from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.kernels import reference
-from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
@@ -92,6 +95,24 @@ def test_hierarchical_is_not_for_elastic_runs(monkeypatch):
         EXCHANGES.create("hierarchical", ranks_per_node=2).placement(0, 4, None)
 
 
+@pytest.mark.parametrize("exchange", ["gtopk", "auto"])
+def test_a_number_of_phases_that_depends_on_the_ranks_is_not_for_elastic_graphs(
+    exchange, monkeypatch
+):
+    frontend = pytest.importorskip("hvd_sparse.tensorflow", exc_type=ImportError)
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    with pytest.raises(InvalidOption, match=f"'{exchange}' in an elastic run.*'allgather'"):
+        frontend.Compression.topk([], density=0.1, exchange=exchange)
+
+
+@pytest.mark.parametrize("id", EXCHANGES)
+def test_exchanges_say_whether_their_phases_depend_on_the_number_of_ranks(id):
+    exchange, selector = EXCHANGES.create(id), SELECTORS.resolve(TOPK)
+    if id != "auto":
+        counts = {len(exchange.phases(selector, ranks)) for ranks in range(1, 20)}
+        assert exchange.varies_phases == (len(counts) > 1)
+
+
 def test_on_one_node_hierarchical_is_dense_and_says_so(caplog):
     configuration = worlds.configure(exchange="hierarchical", allow_dense=True, density=0.001)
     specs = worlds.tensors((4_000,))
@@ -132,6 +153,19 @@ def test_auto_leaves_out_what_does_not_fit():
     assert taken(ranks=256, selector={"id": "fixed_threshold", "threshold": 1.0}) == "allgather"
     momentum = taken(ranks=8, ranks_per_node=4, density=0.01, memory="momentum_correction")
     assert momentum != "hierarchical"
+
+
+def test_after_the_ranks_of_a_run_have_changed_auto_chooses_anew(make):
+    """As a worker that joins does, with which the others compare their nodes."""
+    compressor = make(worlds.configure(exchange={"id": "auto", "latency_ms": 1e-9}))
+    assert compressor.stats()["exchange"]["id"] == "allgather"
+    nodes, compared = tuple(range(64)), []
+    compressor.collective = SimpleNamespace(rank=0, world_size=64, nodes=nodes)
+    compressor.watchdog = mock.Mock(rank=-1)
+    compressor._meet = lambda: compared.append(compressor._describe(compressor.step.specs))
+    compressor.rejoin()
+    assert compared[0]["nodes"] == list(nodes)
+    assert compressor.stats()["exchange"]["id"] == "oktopk"
 
 
 FIXED = {"id": "fixed_threshold", "threshold": 1.0}

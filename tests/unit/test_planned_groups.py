@@ -1,6 +1,7 @@
 """Measuring the first steps, and what all ranks make of it."""
 
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import worlds
@@ -22,7 +23,7 @@ from hvd_sparse.plan.measurements import (
     Measurements,
     StepClock,
 )
-from hvd_sparse.plan.measuring import PlannedGroups
+from hvd_sparse.plan.measuring import GraphPlannedGroups, PlannedGroups
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step
@@ -136,6 +137,30 @@ def test_all_ranks_adopt_one_plan_at_one_step(ranks):
     results = adopted(policy, KEYS, ranks, [True] * 20)
     assert results[0][0] == WARMUP + STEPS
     assert all(result == results[0] for result in results)
+
+
+def test_graphs_are_traced_again_when_a_plan_is_made_and_when_the_ranks_have_changed():
+    policy = GraphPlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
+    owner = SimpleNamespace(configuration=CONFIGURATION, messenger=None)
+    assert not policy.replan(owner)
+    policy.decision, policy.is_over = planned_with([(10.0, 0.0)]), True
+    assert [policy.replan(owner), policy.replan(owner)] == [True, False]
+    policy.forget_world(owner)
+    assert [policy.replan(owner), policy.replan(owner)] == [True, False]
+
+
+@pytest.mark.parametrize("world_size", [0, 2])
+def test_a_worker_that_joins_a_run_of_tensorflow_counts_steps_as_the_others_do(world_size):
+    """From the first call on, although its graph has had no gradient."""
+    frontend = pytest.importorskip("hvd_sparse.tensorflow.compressor", exc_type=ImportError)
+    policy = GraphPlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
+    policy._step.meet(0, world_size)
+    owner = SimpleNamespace(
+        configuration=CONFIGURATION, messenger=None, step=policy._step, _policy=policy,
+        _has_shaken_hands=False,
+    )  # fmt: skip
+    assert not frontend.TensorflowCompressor.replan(owner)
+    assert policy._steps == (world_size > 0)
 
 
 def test_where_steps_fail_ranks_measure_on():

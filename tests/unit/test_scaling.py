@@ -94,7 +94,7 @@ def test_ranks_with_different_scales_are_refused():
         session = Session(CONFIGURATIONS["sparse"], SPECS, collective)
         session.reduce(worlds.normals(SPECS, 0), 8.0 if collective.rank == FAULTY else 16.0)
 
-    with pytest.raises(RankMismatch):
+    with pytest.raises(RankMismatch, match="with the same options and loss scale"):
         worlds.run(2, script)
 
 

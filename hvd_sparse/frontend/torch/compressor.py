@@ -172,7 +172,7 @@ class ParameterCompressor(Compressor):
             rate, group = follower.rate_of(self._parameters[position])
             return rates.pace(rate, group, self.step.transactions.staged(position).steps)
 
-        self.step.pace_of = pace_of
+        self.step.pace_of, self.step.references = pace_of, rates.references
 
     def _settings_of(self, position: int) -> Report:
         assert self._follower is not None
