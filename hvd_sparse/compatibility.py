@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Union
 
-from hvd_sparse.checks import check_choice
+from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.density_rule import DensityRule
 from hvd_sparse.errors import InvalidOption
@@ -49,7 +49,12 @@ def check_composition(
 
 
 def check_exchange(
-    exchange: Exchange, selector: Selector, memory: Memory, codec: Codec, schedule: Schedule | None
+    exchange: Exchange,
+    selector: Selector,
+    memory: Memory,
+    codec: Codec,
+    schedule: Schedule | None,
+    rollback: object,
 ) -> None:
     if exchange.needs_count and schedule is None:
         raise InvalidOption(
@@ -78,6 +83,24 @@ def check_exchange(
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they are added to the residual, but "
             f"memory {memory.id} transforms them first: use memory='error_feedback'"
+        )
+    if exchange.sums_first and not rollback:
+        raise InvalidOption(
+            f"exchange {exchange.id} sums gradients before they are added to the residual, so "
+            "with rollback=False a failed step's gradients would be lost: use "
+            "exchange='allgather', or leave out rollback=False"
+        )
+
+
+def check_gathered(limit: int | None, memory: Memory) -> None:
+    if limit is None:
+        return
+    check_whole(limit, "max_gathered_bytes", 1)
+    if not memory.keeps_rounding:
+        raise InvalidOption(
+            f"max_gathered_bytes is {limit}, and memory {memory.id} keeps no residual, so entries "
+            "above this limit would be lost: use memory='error_feedback', or leave out "
+            "max_gathered_bytes"
         )
 
 

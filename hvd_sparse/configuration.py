@@ -26,6 +26,7 @@ from hvd_sparse.compatibility import (
     Groups,
     check_composition,
     check_exchange,
+    check_gathered,
     check_groups,
     check_hiding,
     check_measured,
@@ -168,16 +169,14 @@ class Configuration:
             engine = configuration(ENGINES.resolve(self.engine))
             object.__setattr__(self, "engine", engine if len(engine) > 1 else engine["id"])
         object.__setattr__(self, "groups", check_groups(self.groups))
-        if self.max_gathered_bytes is not None:
-            check_whole(self.max_gathered_bytes, "max_gathered_bytes", 1)
+        check_gathered(self.max_gathered_bytes, self.memory)
         if self.clip_grad_norm is not None:
             check_number(self.clip_grad_norm, "clip_grad_norm", 0)
         check_whole(self.check_replicas_every, "check_replicas_every", 0)
         check_choice(self.on_nonfinite, "on_nonfinite", ("propagate", "raise"))
         check_choice(self.wire, "wire", WIRES)
         check_composition(self.selector, self.memory, self.codec, self.schedule)
-        check_exchange(self.exchange, self.selector, self.memory, self.codec, self.schedule)
-        check_select_over(self.select_over, self.exchange, self.selector)
+        self._check_exchange(self.exchange)
         if self.groups == PLANNED:
             check_measured("groups is 'planned'", self.exchange)
         if self.hides:
@@ -193,6 +192,12 @@ class Configuration:
         check_whole(self.telemetry_every, "telemetry_every", 1)
         for option in ("compress_1d", "rollback", "allow_dense"):
             check_truth(getattr(self, option), option)
+
+    def _check_exchange(self, exchange: Exchange) -> None:
+        check_exchange(
+            exchange, self.selector, self.memory, self.codec, self.schedule, self.rollback
+        )
+        check_select_over(self.select_over, exchange, self.selector)
 
     def describe(self) -> Report:
         """Return a JSON-serializable mapping of all options, from which ``create`` makes an equal
@@ -349,21 +354,24 @@ class Configuration:
         density = self.density(step, spec, pace)
         if density is None or not self.allow_dense:
             return False
-        most = self.most_entries(spec, world_size, self.at_step(step, spec, pace).codec)
         # ``max_gathered_bytes`` holds even if a dense allreduce takes longer.
-        if most is not None and count_from_density(spec.numel, density) > most:
+        codec = self.at_step(step, spec, pace).codec
+        wanted = count_from_density(spec.numel, density)
+        if self.most_entries(wanted, spec.numel, spec, world_size, codec) < wanted:
             return True
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
         entry_bytes = self.codec.entry_bytes(spec.numel, density)
         return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
 
-    def most_entries(self, spec: TensorSpec, world_size: int, codec: Codec) -> int | None:
-        """Return how many entries of a tensor each rank may send by ``max_gathered_bytes``; None
-        without this limit."""
+    def most_entries(
+        self, wanted: int, numel: int, spec: TensorSpec, world_size: int, codec: Codec
+    ) -> int:
+        """Return how many of ``wanted`` entries each rank may send by ``max_gathered_bytes``.
+        ``numel`` is the length of the vector from which a rank selects: ``spec``, or a part."""
         if self.max_gathered_bytes is None:
-            return None
+            return wanted
         width = spec.accumulator.itemsize
-        return capacity(codec, spec.numel, width, world_size, self.max_gathered_bytes)
+        return capacity(codec, wanted, numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
         """Return the exchanges from which "auto" chooses, with their default options: those that
@@ -382,8 +390,7 @@ class Configuration:
             if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
                 continue
             try:
-                check_exchange(exchange, selector, self.memory, self.codec, self.schedule)
-                check_select_over(self.select_over, exchange, selector)
+                self._check_exchange(exchange)
             except InvalidOption:
                 continue
             fitting.append(exchange)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hvd_sparse.collectives.contract import Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange
 from hvd_sparse.registry import EXCHANGES
@@ -37,7 +37,7 @@ class AllGatherExchange(Exchange):
         for position, member in context.members.items():
             if member.outgoing.frame is not None:
                 frames[position] = member.outgoing.frame
-        messages = context.read((yield context.to_all(frames)))
+        messages = context.read((yield Request("allgather", context.write(frames))))
         arrivals = {}
         for position, member in context.members.items():
             whole = slice(0, member.spec.numel)

@@ -171,11 +171,13 @@ class ExchangeContext:
             if not isinstance(error, PeerFailure):  # a failed rank reports its error itself
                 self.errors.append(f"{type(error).__name__}: {error}")
 
-    def write(self, frames: Mapping[int, np.ndarray] | None = None, senders: int = 1) -> np.ndarray:
+    def write(
+        self, frames: Mapping[int, np.ndarray] | None = None, senders: int | None = None
+    ) -> np.ndarray:
         """Return this rank's message, uint8. The message has the rank's errors, if there are any;
         else the frames, given by position, or none if another rank has failed. ``senders`` is the
-        number of ranks that send frames in this collective. Each may use an equal share of the
-        limit, because no rank knows the lengths of the others."""
+        number of ranks from which a rank receives frames; None stands for all ranks. Their messages
+        are assumed to be as long as this one, because no rank knows the length of another's."""
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.
@@ -184,22 +186,18 @@ class ExchangeContext:
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
-        if total * senders > MOST_BYTES:
-            self._note_length(total * senders)
+        total *= self.world_size if senders is None else senders
+        if total > MOST_BYTES:
+            self._note_length(total)
             return self.write()
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
-
-    def to_all(self, frames: Mapping[int, np.ndarray]) -> Request:
-        """Return the request for an allgather to which every rank sends frames, by position."""
-        return Request("allgather", self.write(frames, self.world_size))
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
         """Return the request for an alltoall of messages to all ranks. ``frames`` has each rank's
         frames, by position; None sends a rank no bytes."""
-        messages = [NO_BYTES if each is None else self.write(each) for each in frames]
-        total = sum(message.size for message in messages)
-        if total > MOST_BYTES:
-            self._note_length(total)
+        # Each receiver gets messages from as many ranks as this rank sends messages to.
+        count = sum(each is not None for each in frames)
+        messages = [NO_BYTES if each is None else self.write(each, count) for each in frames]
         if self.errors:  # perhaps new since the first ``write``; all receivers get them
             messages = [NO_BYTES if each is None else self.write() for each in frames]
         splits = np.array([message.size for message in messages], np.int32)

@@ -86,7 +86,7 @@ class GTopK(Exchange):
                     for position, branch in tree.items():
                         branch.take_in(message.frames.get(position))
         last = _encode(context, tree if context.rank == 0 else {})
-        root = context.read((yield Request("allgather", context.write(last))))[0]
+        root = context.read((yield Request("allgather", context.write(last, senders=1))))[0]
         context.finish()
         return {
             p: branch.finish(root.frame(p), self.conserving) if p in root.frames else BEYOND_RANGE

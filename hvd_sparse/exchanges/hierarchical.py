@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import check_whole, option
-from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
+from hvd_sparse.collectives.contract import Placement, Request, in_nodes_of, is_elastic
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges._entries import read_values, write_values
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
@@ -96,7 +96,7 @@ class Hierarchical(Exchange):
                         total += read_values(message.frame(position), total.size, total.dtype)
                 if is_finite(total):  # otherwise the missing frame shows the overflow to all ranks
                     frames[position] = context.select(position, total)
-        arrived = context.read((yield context.to_all(frames)))
+        arrived = context.read((yield Request("allgather", context.write(frames))))
         context.finish()
         arrivals = {}
         for position, member in context.members.items():

@@ -7,7 +7,7 @@ from typing import ClassVar, TypedDict, cast
 import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole, option
-from hvd_sparse.collectives.contract import Placement
+from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
@@ -93,7 +93,7 @@ class OkTopK(Exchange):
             arrived = context.read(received)
             sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(context.rank)}
             reduced = {p: frame for p, frame in sums.items() if frame is not None}
-        gathered = yield context.to_all(reduced)
+        gathered = yield Request("allgather", context.write(reduced))
         arrived = context.read(gathered)
         context.finish()
         return {p: plan.finish(arrived) for p, plan in plans.items()}
@@ -134,7 +134,8 @@ class _Plan:
         self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
         # By position, so that small tensors, with few regions, do not all have the same owners.
         self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
-        self._most = numel if sends_all else math.ceil(options.slack * member.count / regions)
+        most = numel if sends_all else options.slack * member.count / regions
+        self._most = math.ceil(min(numel, most))
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
     def owns(self, rank: int) -> bool:

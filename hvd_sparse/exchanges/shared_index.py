@@ -76,7 +76,7 @@ class SharedIndex(Exchange):
             if has_leader and leader == context.rank and not context.is_lost
         }
         # This allgather runs even if there are no indices to send, because it reports failures.
-        gathered = yield Request("allgather", context.write(mine))
+        gathered = yield Request("allgather", context.write(mine, senders=1))
         with context.guarded():
             messages = context.read(gathered)
             for p, leader in leaders.items() if has_leader else ():

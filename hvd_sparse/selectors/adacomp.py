@@ -50,7 +50,7 @@ class AdaComp(Selector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient
-        length = self.bin_length or bin_length_of(context.spec)
+        length = min(self.bin_length or bin_length_of(context.spec), accumulated.size or 1)
         maxima, selection = context.kernels.take_bins(accumulated, gradient, length)
         scale = accumulated.dtype.type(maxima.mean(dtype=np.float64)) if maxima.size else 0
         values = np.copysign(scale, selection.values)

@@ -51,11 +51,12 @@ class Chunked(DensitySelector):
 
     def measure(self, accumulated: np.ndarray, kernels: Kernels) -> np.ndarray:
         """Return the L1 norms of the chunks, [chunks] in the vector's dtype."""
-        return kernels.chunk_norms(accumulated, self.chunk_length)
+        return kernels.chunk_norms(accumulated, min(self.chunk_length, accumulated.size or 1))
 
     def find_by(self, statistics: np.ndarray, accumulated: np.ndarray, kernels: Kernels) -> Found:
         chosen = kernels.take_largest(statistics, self.count(statistics.size)).indices
-        starts = chosen.astype(np.int64) * self.chunk_length
-        indices: np.ndarray = (starts[:, None] + np.arange(self.chunk_length)).reshape(-1)
+        length = min(self.chunk_length, accumulated.size)
+        starts = chosen.astype(np.int64) * length
+        indices: np.ndarray = (starts[:, None] + np.arange(length)).reshape(-1)
         indices = indices[indices < accumulated.size].astype(np.uint32)
         return Found(Selection(indices, accumulated[indices], accumulated.size), passes=1)

@@ -274,7 +274,7 @@ def least_of(selection: Selection) -> float | None:
 def take_bounded(
     accumulated: np.ndarray,
     threshold: float,
-    most: int,
+    most: float,
     moments: Moments,
     context: Context,
     passes: int,
@@ -284,6 +284,6 @@ def take_bounded(
     that led to the estimate."""
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
-    threshold = max(0.0, min(threshold, moments.abs_max))
+    threshold, most = max(0.0, min(threshold, moments.abs_max)), int(min(accumulated.size, most))
     count, selection = context.kernels.take_at_most(accumulated, threshold, most)
     return Found(selection, threshold, passes, is_fallback=count > most)

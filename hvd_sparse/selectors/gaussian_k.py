@@ -91,7 +91,8 @@ class GaussianK(DensitySelector):
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
         tails = 1 if rule.is_literal else 2
-        threshold = mean + std * NormalDist().inv_cdf(1 - self.share / tails)
+        probability = min(1 - self.share / tails, 1 - 1e-16)  # 1 has no quantile
+        threshold = mean + std * NormalDist().inv_cdf(probability)
         passes = 0
         while passes < rule.rounds:
             count = context.kernels.count_at_least(accumulated, threshold)
@@ -100,5 +101,5 @@ class GaussianK(DensitySelector):
                 break
             if passes < rule.rounds or not rule.is_literal:
                 threshold *= rule.lower if count < wanted else rule.higher
-        most = int(self.cap * wanted)
+        most = self.cap * wanted
         return take_bounded(accumulated, threshold, most, moments, context, passes)

@@ -55,7 +55,7 @@ class ReusedThreshold(DensitySelector):
             return None
         if age >= self.period:
             return aim_below(warm, None, wanted, numel)
-        return aim_at(warm, int(self.cap * wanted))
+        return aim_at(warm, int(min(numel, self.cap * wanted)))
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
         wanted, age, count = self.count(taken.numel), context.age, taken.count
@@ -70,7 +70,8 @@ class ReusedThreshold(DensitySelector):
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
         period = 0 if wanted == accumulated.size else self.period
-        found, passes = context.reused(accumulated, period, int(self.cap * wanted))
+        most = int(min(accumulated.size, self.cap * wanted))
+        found, passes = context.reused(accumulated, period, most)
         if found is None or found.threshold is None:
             selection = context.kernels.take_largest(accumulated, wanted)
             return Found(selection, least_of(selection), passes, memo=1)

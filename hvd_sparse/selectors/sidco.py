@@ -65,8 +65,9 @@ def exponential(tail: Tail, ratio: float) -> float:
 def generalised_pareto(tail: Tail, ratio: float) -> float:
     """Return the quantile at 1 - ratio of a generalised Pareto distribution that has the mean and
     the variance of ``tail``."""
-    # Without variance, fit an exponential distribution, for which the quotient is 1.
-    quotient = tail.mean**2 / tail.variance if tail.variance > 0 else 1.0
+    # Without a finite variance, fit an exponential distribution, for which the quotient is 1.
+    is_usable = 0 < tail.variance < math.inf
+    quotient = tail.mean / tail.variance * tail.mean if is_usable else 1.0
     shape, scale = 0.5 * (quotient - 1.0), 0.5 * tail.mean * (quotient + 1.0)
     if abs(shape) < 1e-9:
         return -scale * math.log(ratio)
@@ -145,9 +146,7 @@ class Sidco(DensitySelector):
         moments = context.moments_of(accumulated)
         history = History.of(context.memo, self.stages)
         threshold, passes = self._threshold(accumulated, history.stages, context)
-        found = take_bounded(
-            accumulated, threshold, int(self.cap * wanted), moments, context, passes
-        )
+        found = take_bounded(accumulated, threshold, self.cap * wanted, moments, context, passes)
         achieved = found.selection.count / max(1, wanted)
         after = history.after(achieved, self.adapt_every, self._most_stages())
         return found._replace(memo=list(after))

@@ -91,7 +91,7 @@ class Pipeline:
             return Outgoing(accumulated=vector)
         # Computed before the pass, so that the pass itself can extract the entries.
         warm, memo = state.start
-        aim = selector.aim(spec.numel, warm, memo)
+        aim = selector.aim(state.part.stop - state.part.start, warm, memo)
         accumulated = self._accumulate(state, gradient, aim, accumulated)
         holds = state.is_on_device and self._may_hold(parts)
         try:
@@ -134,8 +134,7 @@ class Pipeline:
         whole = gradient.copy()
         if not dense:
             return Outgoing(accumulated=whole)
-        state.memory.step = state.steps
-        state.memory.compensate(gradient[state.part], self.kernels, self.world_size)
+        self._accumulate(state, gradient[state.part], None)
         whole[state.part] = state.memory.take_all()
         state.note_dense()
         return Outgoing(dense=whole)
@@ -219,8 +218,9 @@ class Pipeline:
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
-            most = self.configuration.most_entries(state.spec, self.world_size, codec)
-            found = _bounded(found, most, vector, self.kernels)
+            count, numel = found.selection.count, vector.size
+            most = self.configuration.most_entries(count, numel, state.spec, self.world_size, codec)
+            found = _bounded(found, most, vector, selector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         if self.exchange.settles_later:
             # The exchange determines which entries are removed, so until then the vector keeps all.
@@ -317,14 +317,23 @@ def cut_down(
     )
 
 
-def _bounded(found: Found, most: int | None, vector: np.ndarray, kernels: Kernels) -> Found:
+def _bounded(
+    found: Found, most: int, vector: np.ndarray, selector: Selector, kernels: Kernels
+) -> Found:
+    """Return the ``most`` entries of the largest accumulated values."""
     chosen = found.selection
-    if most is None or chosen.count <= most:
+    if chosen.count <= most:
         return found
     is_zero = chosen.values == 0  # a zero need not be sent
     if is_zero.any():
         chosen = Selection(chosen.indices[~is_zero], chosen.values[~is_zero], chosen.numel)
-    if chosen.count > most:
+    if chosen.count > most and selector.changes_values:
+        # Sent magnitudes are often equal: of these, each step would send the lowest indices.
+        own = Selection(chosen.indices, vector[chosen.indices], chosen.numel)
+        kept = kernels.trim(own, most, None)[0].indices
+        values = chosen.values[np.searchsorted(chosen.indices, kept)]
+        chosen = Selection(kept, values, chosen.numel)
+    elif chosen.count > most:
         chosen, _ = kernels.trim(chosen, most, vector if found.is_taken else None)
     return found._replace(selection=chosen)
 
@@ -333,7 +342,10 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
     bad = int(np.count_nonzero(~np.isfinite(as_array(gradient))))
     what = f"{bad} of {gradient.size} entries of its gradient are NaN or Inf"
     if not bad:
-        what = f"gradient + residual leaves the range of {gradient.dtype}"
+        what = (
+            "gradient + residual, or a vector that the memory computes from the gradient, leaves "
+            f"the range of {gradient.dtype}"
+        )
     error = NonFiniteGradient(
         f"tensor {spec.key!r}: {what}; check the step's loss, lower the learning rate, or clip "
         "gradients before they are compressed"

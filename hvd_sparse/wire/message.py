@@ -72,18 +72,20 @@ def overhead_bytes(members: int) -> int:
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
 def capacity(
-    codec: Coding, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
+    codec: Coding, wanted: int, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many entries of a tensor a rank may send, at least 1: the largest number with
-    which the messages of all ranks together are expected to have at most ``gathered_bytes`` bytes.
-    """
+    """Return how many of ``wanted`` entries of a tensor a rank may send, at least 1: the largest
+    number with which the messages of all ranks together are expected to have at most
+    ``gathered_bytes`` bytes."""
+
+    def body_bytes(count: int) -> float:
+        return codec.body_bytes(count, numel, value_bytes)
+
     budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    # A body grows with its number of entries.
-    counts = range(1, numel + 1)
-    fitting = bisect_right(
-        counts, budget, key=lambda count: codec.body_bytes(count, numel, value_bytes)
-    )
-    return max(1, fitting)
+    if body_bytes(wanted) <= budget:
+        return wanted
+    # A body grows with its number of entries, but a body of all entries may be shorter.
+    return max(1, bisect_right(range(1, wanted), budget, key=body_bytes))
 
 
 def write_message(

@@ -11,9 +11,10 @@ from conformance.exchange_checks import whole_residuals
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.engines import resolve_engine
-from hvd_sparse.registry import EXCHANGES
+from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import TensorSpec
 
@@ -241,6 +242,72 @@ def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
             expected[half] += topk(total[half], K // 2)
     assert applied.tolist() == expected.tolist()
     assert [np.flatnonzero(k).max() < 2_000 for k in kept[::2]] == [True] * (world_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("selector", "most"),
+    [
+        ({"id": "fixed_threshold", "threshold": 4.0, "max_density": DENSITY}, 1),
+        ({"id": "redsync_search", "density": DENSITY}, 2),
+        ({"id": "reused_threshold", "density": DENSITY}, 2),
+    ],
+    ids=lambda value: value["id"] if isinstance(value, dict) else "",
+)
+def test_under_hierarchical_the_bounds_of_selectors_are_those_of_a_part(selector, most):
+    """The gradients grow, so that after the first steps many entries reach the threshold."""
+    configuration = Configuration.create(
+        selector=selector, min_numel=1, compress_1d=True, allow_dense=False,
+        exchange={"id": "hierarchical", "ranks_per_node": 4},
+    )  # fmt: skip
+
+    def script(collective):
+        session, sent = Session(configuration, [SPEC], collective), [0]
+        for step in range(4):
+            gradient = worlds.normals([SPEC], collective.rank, step)["t"] * np.float32(1 + 2 * step)
+            session.reduce({"t": gradient})
+            sent.append(session.step.stats.report(None)["tensors"]["t"]["entries_sent"])
+        return np.diff(sent).tolist()
+
+    assert max(map(max, worlds.run(4, script))) <= most * K // 4
+
+
+def test_hierarchical_refuses_a_dense_step_whose_sum_with_the_residual_overflows():
+    schedule = {"id": "piecewise", "boundaries": [1], "densities": [DENSITY, 1.0]}
+    exchange = {"id": "hierarchical", "ranks_per_node": 2}
+    configuration = configured(exchange, schedule=schedule, allow_dense=True)
+
+    def script(collective):
+        session = Session(configuration, [SPEC], collective, average=False)
+        half = np.full(SPEC.numel, 1.2e38 if collective.rank < 2 else 0, np.float32)
+        session.reduce({"t": half})
+        before = whole_residuals(session)["t"]
+        beyond = np.full(SPEC.numel, 2e38 if collective.rank == 0 else 0, np.float32)
+        with (
+            np.errstate(over="ignore"),
+            pytest.raises(PeerFailure, match=r"gradient \+ residual.* leaves the range of float32"),
+        ):
+            session.reduce({"t": beyond})
+        return worlds.same_bits(whole_residuals(session)["t"], before)
+
+    assert worlds.run(4, script) == [True] * 4
+
+
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+@pytest.mark.parametrize("huge", [1e30, 1e308])
+def test_a_huge_bound_is_as_none(engine, huge):
+    if engine == "numba":
+        pytest.importorskip("numba")
+    gradients, kernels = whole_numbers(2), resolve_engine(engine)
+    configurations = [
+        configured({"id": "oktopk", "slack": huge, "period": 2}),
+        *(
+            replace(configured("allgather"), selector=SELECTORS.create(id, density=0.02, cap=huge))
+            for id in ("reused_threshold", "gaussian_k", "ldte", "sidco")
+        ),
+    ]
+    for configuration in configurations:
+        applied, _ = reduce_once(configuration, gradients, steps=3, kernels=kernels)
+        assert applied.any()
 
 
 def wire_bytes(configuration, world_size):

@@ -5,6 +5,7 @@ import pytest
 from distributions import draw, squares
 
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
 from hvd_sparse.selectors.ldte import laplace_threshold
@@ -44,6 +45,27 @@ def test_on_laplace_data_the_uncorrected_estimate_is_right(density):
     x = draw("laplace", 1_000_000)
     selection = SELECTORS.create("ldte", density=density).select(x)
     assert 0.9 <= selection.count / (1_000_000 * density) <= 1.1
+
+
+@pytest.mark.parametrize("engine", ["numpy", "numba"])
+@pytest.mark.parametrize("length", [10**12, 10**20])
+@pytest.mark.parametrize("size", [0, 1_000])
+def test_chunks_and_bins_longer_than_the_tensor_are_the_whole_tensor(engine, length, size):
+    if engine == "numba":
+        pytest.importorskip("numba")
+    x, kernels = draw("normal", 1_000)[:size], resolve_engine(engine)
+    chunked = SELECTORS.create("chunked", density=0.5, chunk_length=length)
+    assert chunked.select(x, kernels=kernels).count == size
+    found = SELECTORS.create("adacomp", bin_length=length).select(x, kernels=kernels)
+    same = SELECTORS.create("adacomp", bin_length=max(1, size)).select(x, kernels=kernels)
+    assert found.indices.tolist() == same.indices.tolist()
+
+
+@pytest.mark.parametrize("variant", ["ours", "paper", "improved"])
+def test_the_smallest_densities_have_a_quantile(variant):
+    x = draw("normal", 1_000)
+    selector = SELECTORS.create("gaussian_k", density=1e-17, variant=variant)
+    assert 1 <= selector.select(x).count <= 8
 
 
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "lognormal"])

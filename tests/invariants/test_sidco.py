@@ -24,6 +24,14 @@ def test_the_quantile_is_scipys(shape, probability):
     )
 
 
+@pytest.mark.parametrize("distribution", ["exponential", "generalised_pareto", "gamma"])
+@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_the_square_of_a_large_mean_may_leave_the_range_of_float64(distribution, stages):
+    selector = SELECTORS.create("sidco", density=0.01, distribution=distribution, stages=stages)
+    assert 1 <= selector.select(draw("laplace", 5_000, "float64") * 1e200).count <= 400
+
+
 def stages_over(steps, name, **options):
     selector, memo, seen = SELECTORS.create("sidco", density=0.01, **options), None, []
     for step in range(steps):

@@ -150,10 +150,23 @@ def test_a_sum_with_the_residual_that_overflows_is_refused_too():
         session = Session(worlds.configure(density=0.25), specs, collective)
         session.reduce({"t0": largest})
         before = worlds.snapshot(session)
-        words = r"gradient \+ residual leaves the range of float32"
+        words = r"gradient \+ residual, or .* the range of float32"
         with np.errstate(over="ignore"), pytest.raises(PeerFailure, match=words):
             session.reduce({"t0": largest})
         return before == worlds.snapshot(session)
 
     assert worlds.run(1, script) == [True]
     assert issubclass(NonFiniteGradient, ArithmeticError)
+
+
+def test_if_a_square_in_the_memory_overflows_the_error_does_not_blame_the_residual_alone():
+    def script(collective):
+        configuration, specs = worlds.configure(memory="adam_correction"), worlds.tensors((2, 2))
+        session = Session(configuration, specs, collective)
+        with (
+            np.errstate(over="ignore"),
+            pytest.raises(PeerFailure, match=r"a vector that the memory .* leaves the range"),
+        ):
+            session.reduce({"t0": np.full((2, 2), 1e25, np.float32)})
+
+    worlds.run(1, script)

@@ -153,6 +153,8 @@ def test_auto_leaves_out_what_does_not_fit():
     assert taken(ranks=256, selector={"id": "fixed_threshold", "threshold": 1.0}) == "allgather"
     momentum = taken(ranks=8, ranks_per_node=4, density=0.01, memory="momentum_correction")
     assert momentum != "hierarchical"
+    one_buffer = taken(ranks=8, ranks_per_node=4, density=0.01, rollback=False)
+    assert one_buffer != "hierarchical"
 
 
 def test_after_the_ranks_of_a_run_have_changed_auto_chooses_anew(make):
@@ -179,6 +181,7 @@ HALF = {"id": "error_feedback", "residual": "bfloat16"}
         ("oktopk", {"selector": {"id": "adacomp"}}, "has none"),
         ("shared_index", {"selector": {"id": "stc", "density": 0.1}}, "sends other values"),
         ("hierarchical", {"memory": "momentum_correction"}, "before they are added to the resid"),
+        ("hierarchical", {"rollback": False}, "leave out rollback=False"),
         ("oktopk", {"memory": HALF}, "rounded"),
     ],
     ids=str,

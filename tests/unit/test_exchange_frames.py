@@ -99,11 +99,11 @@ def test_a_payload_of_another_tensor_is_refused_by_name(numel, dtype):
 WORDS = "come to .* bytes in one collective, which moves at most .*: send fewer entries"
 
 
-def context_of(keys):
+def context_of(keys, world_size=1):
     members = dict.fromkeys(range(len(keys)), SimpleNamespace())
     zeros = dict.fromkeys(("rank", "step", "configuration", "bucket"), 0)
-    unused = dict.fromkeys(("kernels", "select", "selector"))
-    return ExchangeContext(world_size=1, members=members, keys=keys, errors=[], **zeros, **unused)
+    others = {**zeros, **dict.fromkeys(("kernels", "select", "selector"))}
+    return ExchangeContext(world_size=world_size, members=members, keys=keys, errors=[], **others)
 
 
 def test_a_frame_of_2_gib_is_told_before_any_message_is_made_of_it():
@@ -121,6 +121,17 @@ def test_messages_that_are_2_gib_together_are_all_replaced(monkeypatch):
     assert request.splits.sum() == request.array.size
     (message,) = split_messages(request.array[: request.splits[0]], range(1))
     assert "come to 280 bytes" in message.error
+
+
+def test_the_messages_of_all_ranks_that_send_frames_are_added_up(monkeypatch):
+    """A message of 140 bytes: Horovod counts the bytes that a rank receives with 32 bits, too."""
+    monkeypatch.setattr(contexts, "MOST_BYTES", 500)
+    frames = {0: np.zeros(100, np.uint8)}
+    (message,) = split_messages(context_of(["w"], 4).write(frames), range(1))
+    assert "come to 560 bytes" in message.error
+    assert context_of(["w"], 4).write(frames, senders=1).size == 140
+    request = context_of(["w"], 4).to_each([frames, None, frames, None])
+    assert request.splits.tolist() == [140, 0, 140, 0]
 
 
 @pytest.mark.parametrize(

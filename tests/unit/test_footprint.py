@@ -8,6 +8,8 @@ import pytest
 import worlds
 from worlds import configure, tensors
 
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
@@ -95,6 +97,32 @@ def test_messages_stay_within_it_and_the_rest_in_the_residual(case):
     assert any(np.any(a) for a in outcomes[0][1]), "nothing was applied at all"
 
 
+CHANGING = [case for case in cases.SELECTORS if case.create(SELECTORS, density=0.1).changes_values]
+
+
+@pytest.mark.parametrize("case", CHANGING, ids=str)
+def test_of_entries_sent_with_equal_values_those_of_the_largest_accumulated_values_are_sent(case):
+    configuration = replace(
+        worlds.configure(max_gathered_bytes=LIMIT),
+        selector=case.create(SELECTORS, density=0.1),
+        schedule=None,
+    )
+    applied = sum(np.abs(each) for each in run(configuration)[0][1])
+    assert np.flatnonzero(applied).max() > 0.75 * SPEC.numel
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"memory": "none"}, {"memory": "majority_vote", "selector": {"id": "sign_vote"}}],
+    ids=lambda parts: parts["memory"],
+)
+def test_it_is_refused_without_a_residual_that_would_keep_the_rest(parts):
+    selector = {"selector": {"id": "topk", "density": 0.1}, **parts}
+    Configuration.create(**selector)
+    with pytest.raises(InvalidOption, match=r"keeps no residual.*: use memory='error_feedback'"):
+        Configuration.create(**selector, max_gathered_bytes=LIMIT)
+
+
 def test_a_density_that_asks_for_more_goes_dense():
     asked = {"density": 0.1, "max_gathered_bytes": LIMIT}
     assert {outcome[4] for outcome in run(worlds.configure(**asked, allow_dense=True))} == {4}
@@ -103,11 +131,19 @@ def test_a_density_that_asks_for_more_goes_dense():
 
 
 @pytest.mark.parametrize("case", cases.CODECS, ids=str)
-@pytest.mark.parametrize("gathered_bytes", [1, 1000, 10_000, 1_000_000])
-def test_a_capacity_is_the_most_that_fits(case, gathered_bytes):
+@pytest.mark.parametrize("gathered_bytes", [1, 1000, 3600, 10_000, 1_000_000])
+@pytest.mark.parametrize("wanted", [0, 60, 4999, 5000])
+def test_a_capacity_is_the_most_that_fits(case, gathered_bytes, wanted):
     codec = case.create(CODECS).at_density(0.01)
-    most = capacity(codec, 5000, 4, 4, gathered_bytes)
+    most = capacity(codec, wanted, 5000, 4, 4, gathered_bytes)
     room = gathered_bytes / 4 - overhead_bytes(1) - HEADER_BYTES
-    assert 1 <= most <= 5000
-    assert most == 1 or codec.body_bytes(most, 5000) <= room
-    assert most == 5000 or codec.body_bytes(most + 1, 5000) > room
+    fitting = [count for count in range(2, wanted + 1) if codec.body_bytes(count, 5000) <= room]
+    assert max(1, most) == max([1, *fitting])
+
+
+def test_a_format_that_is_shorter_for_all_entries_stays_within_it_if_some_are_zero():
+    """All 2000 signs need 250 bytes, and fewer signs also a bitmap of 250 bytes."""
+    selector = {"selector": {"id": "ef_sign"}, "codec": "one_bit"}
+    options = {"min_numel": 1, "allow_dense": False, "max_gathered_bytes": LIMIT}
+    for _, _, _, sizes, _ in run(Configuration.create(**selector, **options)):
+        assert max(sizes) <= LIMIT / SIZE
