@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -53,7 +52,7 @@ def bits_per_second(rate: str) -> float:
     if rate == "none":
         return math.inf
     number, unit = rate[:-4], rate[-4:]
-    if unit in UNITS and re.fullmatch(r"\d+(\.\d+)?", number) and float(number):
+    if unit in UNITS and number.replace(".", "", 1).isdecimal() and float(number):
         return float(number) * UNITS[unit]
     raise argparse.ArgumentTypeError(f"{rate!r}: a number and one of {', '.join(UNITS)}, as 1gbit")
 
@@ -177,8 +176,7 @@ def main() -> int:
     the command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.network.cluster")
     parser.add_argument("--hosts", type=int, default=2, help="number of hosts (default: 2)")
-    rate = "limit of every link in each direction, as 100mbit (default: none)"
-    parser.add_argument("--rate", type=rate_argument, default="none", help=rate)
+    parser.add_argument("--rate", type=rate_argument, default="none", help="limit, as 100mbit")
     parser.add_argument("command", nargs="+", help="command to run on host1, after --")
     options = parser.parse_args()
     if os.environ.get(MARK) != "1":
