@@ -101,8 +101,8 @@ _LOCK = threading.Lock()
 
 
 class TraceFile:
-    """The timeline of one process, to which several threads may write. If a later write fails, a
-    warning is logged, the file is closed and training continues."""
+    """The timeline of one process, to which several threads may write. If a write fails after the
+    timeline was created, a warning is logged, the file is closed and training continues."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self._path, self._rank = path, rank

@@ -51,9 +51,9 @@ class Rank:
         self.replay = Replay([shape for _, shape in tensors], seed=hvd.rank() + 1)
         named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
         self.is_ours = method not in HOROVODS
-        optimizer, compression = _compression(method, named, density)
-        self.meter = Meter(compression)
         with _hooks_on_one_rank():
+            optimizer, compression = _compression(method, named, density)
+            self.meter = Meter(compression)
             self.optimizer = hvd.DistributedOptimizer(
                 optimizer, named_parameters=named, compression=self.meter
             )

@@ -41,7 +41,8 @@ class Exchange(Options):
     sums_first : gradients are summed before the selection, and the summing rank keeps the residual
     shares_indices : all ranks send values at the same indices; an allreduce sums these values,
         without a codec
-    sums_again : the exchange encodes sums of entries, so the codec must accept any values
+    sums_again : the exchange encodes sums of entries. It may also return entries to the residual
+        after the residual was stored, so the residual must be stored in float32
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's encoded selections

@@ -133,8 +133,9 @@ class Packers:
         return bits.view(np.float32)
 
     def pack_few(self, numbers: np.ndarray, width: int) -> np.ndarray:
-        """Return bytes, uint8, that hold the low 1, 2 or 4 bits of uint8 numbers, the first number
-        in a byte's lowest bits. The last byte is padded with zeros."""
+        """Pack the low ``width`` bits (1, 2 or 4) of each uint8 number. Return the packed bytes,
+        uint8. A byte holds its first number in its lowest bits, and the last byte is padded with
+        zeros."""
         if width == 1:
             return np.packbits(numbers & np.uint8(1), bitorder="little")
         per_byte = 8 // width

@@ -191,8 +191,8 @@ class DirectionState(ResidualState):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient, and the direction to compute from this gradient. If the direction is
-        None, the gradient itself is accumulated."""
+        """Return a vector, and the direction that is to be computed from it and accumulated. If
+        the direction is None, the vector itself is accumulated."""
         raise NotImplementedError
 
     def compensate(

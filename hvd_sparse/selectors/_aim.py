@@ -77,8 +77,8 @@ class Miss:
 
     @property
     def retry(self) -> float:
-        """The threshold at which a search starts: 5 % above the aim's threshold if more entries
-        reached the aim than its capacity, otherwise 5 % below."""
+        """The threshold at which a search starts: 5 % above the aim's threshold if too many entries
+        reached the aim (more than its capacity), and 5 % below it if too few did."""
         return self.aim.threshold * (1.05 if self.count is None else 0.95)
 
     @property

@@ -78,9 +78,9 @@ class Context(NamedTuple):
         return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous step's threshold, and the number of passes.
-        None replaces the entries if there are none or more than ``most``, or if the threshold has
-        been used for ``steps`` steps (``age``)."""
+        """Return the entries that reach the previous step's threshold, or None, and the number of
+        passes. The entries are None if this threshold has been used for ``steps`` steps (``age``),
+        or is 0 or missing, or if no entry or more than ``most`` entries reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:

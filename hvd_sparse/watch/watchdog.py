@@ -187,8 +187,8 @@ class Watchdog:
             self._end(why)
 
     def _look_for_join(self) -> None:
-        """End this process if it is in ``hvd.join()`` and another rank has submitted more
-        tensors."""
+        """End this process if it is in ``hvd.join()`` and another rank has submitted more tensors
+        than this rank."""
         # Only while nothing is exchanged, because reading the stack takes time from other threads.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(

@@ -28,8 +28,9 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the optimizer's name and the memories that can compute its updates. Raises
-    InvalidOption for an optimizer or an option that no memory supports."""
+    """Return the optimizer's name and the memories that can compute its updates; there may be
+    none. Raises InvalidOption for an object that is not a torch optimizer, for Horovod's
+    optimizer, and if no memory can take over because of a replaced ``step`` or an option."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
