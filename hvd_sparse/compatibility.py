@@ -99,7 +99,7 @@ def check_gathered(limit: int | None, memory: Memory) -> None:
     if not memory.keeps_rounding:
         raise InvalidOption(
             f"max_gathered_bytes is {limit}, and memory {memory.id} keeps no residual, so entries "
-            "above this limit would be lost: use memory='error_feedback', or leave out "
+            "above this limit may be lost: use memory='error_feedback', or leave out "
             "max_gathered_bytes"
         )
 

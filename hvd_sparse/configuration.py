@@ -405,7 +405,7 @@ class Configuration:
         auto = self.exchange
         if not isinstance(auto, Auto):
             return auto
-        # Use the density after any warm-up, because the exchange is chosen once for all steps.
+        # Use the density after any warm-up, because the exchange is kept until the ranks change.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
         costs = {

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 MOST_BYTES = 2**31 - 1
-"""Largest number of bytes in one collective, because MPI and Horovod count them with 32 bits, both
-those that a rank sends and those that it receives from all ranks together."""
+"""Largest number of bytes in one collective, because MPI and Horovod count them with 32 bits.
+Horovod also counts those that a rank receives from all ranks together."""
 
 
 class Pending(Protocol):

@@ -70,6 +70,7 @@ class DdpCompressor(ParameterCompressor):
         self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
+        self.step.counts_together = False  # Gloo and NCCL count with 64 bits
         self._start(dist.get_rank(group), dist.get_rank())
         try:
             self._driver = Driver(self.step, self.collective, self.name)

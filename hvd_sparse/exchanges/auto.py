@@ -13,7 +13,8 @@ from hvd_sparse.registry import EXCHANGES
 @EXCHANGES.register("auto")
 @dataclass(frozen=True)
 class Auto(Exchange):
-    """Choose the exchange with the shortest predicted time, before the first step.
+    """Choose the exchange with the shortest predicted time, before the first step and, in elastic
+    runs, whenever the ranks have changed.
 
         time of a step = phases * buckets * latency + bytes received by a node / bandwidth
 

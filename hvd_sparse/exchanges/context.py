@@ -138,6 +138,7 @@ class ExchangeContext:
         which selects entries of the gradient and returns them as an encoded frame
     selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
+    counts_together : whether ``MOST_BYTES`` limits all ranks' messages together
     failure : the first error that ``guarded`` kept
     """
 
@@ -153,6 +154,7 @@ class ExchangeContext:
     select: Callable[[int, np.ndarray], np.ndarray]
     selector: Selector
     placement: Placement | None = None
+    counts_together: bool = True
     failure: Exception | None = None
 
     @property
@@ -186,7 +188,8 @@ class ExchangeContext:
         total = OVERHEAD_BYTES + 4 * len(self.members)
         for frame in given.values():
             total += frame.size
-        total *= self.world_size if senders is None else senders
+        if self.counts_together:
+            total *= self.world_size if senders is None else senders
         if total > MOST_BYTES:
             self._note_length(total)
             return self.write()

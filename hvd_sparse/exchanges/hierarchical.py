@@ -39,7 +39,9 @@ class Hierarchical(Exchange):
     -----
     On one node all steps run dense (unless ``allow_dense=False``), and a warning is logged once. On
     a dense step every rank also sends the residual of its part. The exchange raises InvalidOption
-    in elastic runs, because a restart moves ranks away from the residuals of their parts.
+    in elastic runs, because a restart moves ranks away from the residuals of their parts. It also
+    raises it for ``rollback=False``, because gradients are summed before they are in a residual, so
+    a failed step would lose them.
 
     Other two-level schemes use a leader in every node, and process sets of Horovod. Here all ranks
     of a node do equal work, and all ranks take part in the collectives; in the alltoall, messages

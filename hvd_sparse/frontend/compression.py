@@ -64,8 +64,14 @@ class AutoMethod(Builder):
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is not allowed,
             and a dense step sends all entries that the memory holds. With SGD, such a dense step
             equals a step of plain SGD; with Adam and Muon, it equals a sparse step at density 1
-        options : the common options; without ``steps``, the codec is "block16" by default
+        options : the common options, and ``selector`` in place of ``density``; without ``steps``,
+            the codec is "block16" by default
         """
+        if density is not None and "selector" in options:
+            raise InvalidOption(
+                f"auto has density {density!r} and a selector, which has a density itself: leave "
+                "one of them out"
+            )
         if steps is None:
             options.setdefault("codec", "block16")
         if density is None:
@@ -97,7 +103,7 @@ class AutoMethod(Builder):
             policy = cls._fallback(trial, sends_all=does_work)
             return cls._create(params, configuration, process_set, grad_scaler, policy)
 
-        selector = options.pop("selector", None) or LdteBs(density)  # given by ``from_config``
+        selector = options.pop("selector", None) or LdteBs(density)
         return cls._build(create, selector, options, optimizer, steps, scheduler)
 
     @classmethod
@@ -139,10 +145,11 @@ class LocalStepsBase:
         self.every, self.taken = every, 0
 
     def _take(self, compressor: Compressor) -> None:
-        configuration = compressor.configuration
+        configuration = getattr(compressor, "configuration", None)
         try:
-            refuse_hiding(configuration.rule, "local steps send between passes")
-            if not configuration.rollback:
+            if configuration is not None:  # not Horovod's or ``Compression.nothing``
+                refuse_hiding(configuration.rule, "local steps send between passes")
+            if configuration is not None and not configuration.rollback:
                 raise InvalidOption(
                     "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
                     "would then be in the residual already: leave rollback=False out"

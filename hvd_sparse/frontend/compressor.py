@@ -24,7 +24,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, na
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import Place, numbers_of
+from hvd_sparse.telemetry.contract import Place, check_names, numbers_of
 from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
@@ -252,6 +252,7 @@ class Compressor:
         ------
         InvalidOption : a metric is not a number, or is called "event", "seconds" or "time"
         """
+        check_names(metrics)
         self.resolve()
         if self._recorder is not None:
             self._recorder.put("metrics", numbers_of(metrics), step)

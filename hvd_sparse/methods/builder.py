@@ -150,7 +150,8 @@ class Builder:
         ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The
         default of ``codec`` is then "sign_mean", except for sbc and ``redsync(variant="paper")``
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
-        stepped through the run to compute the mean rate. Keras schedules are found in the optimizer
+        stepped through the run to compute the mean rate; the objects of its methods are copied
+        shallowly. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which are sent dense by
         default
@@ -162,7 +163,8 @@ class Builder:
     wire : "host"; or "device" to send messages from the gradients' accelerator, which needs PyTorch
         and a Horovod that was built with NCCL. The default, "auto", is "device" if that is possible
     rollback : undo a failed step completely, which needs a second buffer of the residual's size.
-        Without it, the gradient of a failed step stays in the residual. True by default
+        Without it, the gradient of a failed step stays in the residual; exchange "hierarchical" and
+        ``LocalSteps`` need it. True by default
     allow_dense : run a tensor's step dense, and send the residual with it, if this moves no more
         bytes than a sparse step; True by default
     groups : number of messages for the compressed tensors, or lists of the names of tensors that
@@ -174,7 +176,8 @@ class Builder:
         entries are sent, whichever tensor they belong to
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
         density needs more bytes than this, the step runs dense. If only a selection needs more, its
-        smallest entries stay in the residual. None, the default, sets no bound
+        smallest entries stay in the residual, so the memory must have one. None, the default, sets
+        no bound
     clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
         torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
         ``optimizer``). None, the default, sets no bound
@@ -358,6 +361,11 @@ class Builder:
         if not isinstance(config, dict) or "selector" not in config:
             raise InvalidOption(
                 f"config is {config!r}: give the result of another compressor's config()"
+            )
+        if "trial" in config:
+            raise InvalidOption(
+                "config is that of Compression.auto, which only hvd_sparse.torch and "
+                "hvd_sparse.tensorflow have: without its entry 'trial', gradients are sent sparse"
             )
         return cls.build(
             params,

@@ -60,6 +60,7 @@ class Step(Receiver):
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
     padding : pads the messages of exchanges; None if they are not padded or the collective pads
         them
+    counts_together : whether the collectives count the bytes of all ranks together, with 32 bits
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
         the learning rate; None if the frontend has none
     references : for each parameter group, the learning rate with which later ones are compared;
@@ -84,6 +85,7 @@ class Step(Receiver):
         self.rank, self.world_size = -1, 0
         self.padding: Padding | None = None
         self.placement: Placement | None = None
+        self.counts_together = True
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
         self.references: list[float] = []
@@ -384,6 +386,7 @@ class Step(Receiver):
             select=select,
             selector=self.configuration.selector,
             placement=self.placement,
+            counts_together=self.counts_together,
         )
         conversation = self._counted(self.pipeline.exchange.run(context))
         if self.padding is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Union
@@ -27,7 +27,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.types import Option, Report
 
-COMMON_FIELDS = ("event", "step", "seconds", "time")
+COMMON_FIELDS = frozenset({"event", "step", "seconds", "time"})
 
 Function = Callable[[Report], object]
 """A writer that is a function of the user, called with each record."""
@@ -125,15 +125,18 @@ def _resolve_writer(each: Option, given: Option) -> Writer | Function:
     )
 
 
+def check_names(metrics: Iterable[str]) -> None:
+    for name in COMMON_FIELDS & set(metrics):
+        raise InvalidOption(
+            f"metric {name!r} has the name of a field that all records have: give it another name, "
+            f"for example {f'my_{name}'!r}"
+        )
+
+
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
     """Return metrics as floats. NaN and infinity become None, because JSON does not have them."""
     found: dict[str, float | None] = {}
     for name, value in metrics.items():
-        if name in COMMON_FIELDS:
-            raise InvalidOption(
-                f"metric {name!r} has the name of a field that all records have: give it another "
-                f"name, for example {f'my_{name}'!r}"
-            )
         try:
             # Detach, because torch warns when it converts a tensor that requires a gradient.
             number = float(getattr(value, "detach", lambda value=value: value)())

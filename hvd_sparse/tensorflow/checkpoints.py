@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
+from hvd_sparse.telemetry.contract import COMMON_FIELDS
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.types import Value
 
@@ -74,9 +75,14 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
         """Log the averages over the epoch so far, which Keras passes as metrics after a batch."""
         self._batches += 1
         if self._every and logs and self._batches % self._every == 0:
-            self._compression.log(**dict(logs))
+            self._log(logs)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Value] | None = None) -> None:
         """Log the metrics of an epoch, including those of the validation."""
         if logs:
-            self._compression.log(**dict(logs))
+            self._log(logs)
+
+    def _log(self, logs: Mapping[str, Value]) -> None:
+        # A metric's name must not end the training.
+        names = {name: f"my_{name}" if name in COMMON_FIELDS else name for name in logs}
+        self._compression.log(**{names[name]: value for name, value in logs.items()})

@@ -183,7 +183,8 @@ class Follower:
         step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
             step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
-            step.references = rates.references
+            if not rates.is_foreseen:  # otherwise the schedule, which no checkpoint has, gives them
+                step.references = rates.references
 
     def meet(self, caller: Optimizer) -> None:
         """From now on, read settings from ``caller``, the optimizer that calls the compressor. With

@@ -399,8 +399,9 @@ class TorchCompressor(ParameterCompressor):
     def regroup(self, groups: Option) -> None:
         """Change which tensors share a message, from the next step on. Collective: all ranks call
         it between steps, with the same groups. Residuals are kept. Results stay bit-identical,
-        except with select_over="group", where changed groups restart their threshold search. If the
-        ranks of an elastic run change, the groups are again those of the option ``groups``.
+        except with select_over="group", where changed groups restart their threshold search. Each
+        synchronization of an elastic state, also the first, brings the groups of the option
+        ``groups`` back.
 
         Parameters
         ----------

@@ -201,9 +201,10 @@ class Trainer:
     """An object that cannot be copied, with the rate of the next step."""
 
     def __init__(self):
-        self.lock = threading.Lock()
+        self.lock, self.calls = threading.Lock(), 0
 
     def factor(self, step):
+        self.calls += 1
         return 0.5**step
 
 
@@ -228,6 +229,14 @@ def test_methods_are_followed_without_a_copy_of_their_objects():
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
         rates = foresee(optimizer, make(optimizer), 3).path
         assert rates == [[0.8], [0.4], [0.2]]
+
+
+def test_a_prediction_does_not_change_the_objects_of_methods():
+    trainer, optimizer = Trainer(), torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
+    scheduler = lr_scheduler.LambdaLR(optimizer, trainer.factor)
+    calls = trainer.calls
+    foresee(optimizer, scheduler, 3)
+    assert trainer.calls == calls
 
 
 def test_a_scheduler_that_cannot_be_copied_is_refused_with_the_remedy():

@@ -130,6 +130,9 @@ def test_the_messages_of_all_ranks_that_send_frames_are_added_up(monkeypatch):
     (message,) = split_messages(context_of(["w"], 4).write(frames), range(1))
     assert "come to 560 bytes" in message.error
     assert context_of(["w"], 4).write(frames, senders=1).size == 140
+    alone = context_of(["w"], 4)
+    alone.counts_together = False  # as under DistributedDataParallel
+    assert alone.write(frames).size == 140
     request = context_of(["w"], 4).to_each([frames, None, frames, None])
     assert request.splits.tolist() == [140, 0, 140, 0]
 

@@ -21,7 +21,7 @@ from hvd_sparse.frontend import recorder as recorder_module
 from hvd_sparse.frontend.recorder import Outlet, Recorder, union
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.step.session import Session
-from hvd_sparse.telemetry.contract import Place, numbers_of, resolve_writers
+from hvd_sparse.telemetry.contract import Place, check_names, resolve_writers
 from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import TensorSpec
@@ -417,4 +417,4 @@ def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
 @pytest.mark.parametrize("name", ["event", "step", "seconds", "time"])
 def test_a_metric_with_the_name_of_a_field_of_all_records_is_refused(name):
     with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
-        numbers_of({"loss": 0.5, name: 1.0})
+        check_names({"loss": 0.5, name: 1.0})

@@ -5,6 +5,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from compressors import Made
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import AutoMethod
@@ -205,3 +206,7 @@ def test_from_config_makes_a_compressor_with_the_same_trial():
     assert isinstance(again._policy, Fallback) and again.config() == config
     plain = Compression.from_config("p", Compression.topk("p", density=0.02).config())
     assert not isinstance(plain._policy, Fallback) and "trial" not in plain.config()
+    with pytest.raises(InvalidOption, match=r"that of Compression\.auto.*entry 'trial'"):
+        Made.from_config("p", config)
+    with pytest.raises(InvalidOption, match=r"auto has density 0\.1 and a selector"):
+        Compression.auto("p", density=0.1, selector={"id": "topk", "density": 0.1})

@@ -199,13 +199,16 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _twin_of(scheduler: Value, memo: dict[int, Value]) -> Value:
-    """Copy a scheduler, but not the objects of methods that it calls, for example of a trainer,
-    which has the model. ``memo`` is that of ``copy.deepcopy``."""
+    """Copy a scheduler. The objects of methods that it calls, for example a trainer, which has
+    the model, are copied only shallowly. ``memo`` is that of ``copy.deepcopy``."""
     parts = _parts_of(scheduler)
     for function in (each for part in parts for each in getattr(part, "lr_lambdas", ())):
         owner = getattr(getattr(function, "func", function), "__self__", None)
         if all(owner is not part for part in parts):
-            memo[id(owner)] = owner
+            try:  # the owner's own attributes are copied, for example a counter, but no model
+                memo[id(owner)] = copy.copy(owner)
+            except Exception:
+                memo[id(owner)] = owner
     try:
         return copy.deepcopy(scheduler, memo)
     except Exception as error:
