@@ -43,11 +43,12 @@ tensorflow_includes() { # from TensorFlow 2.20 on, print folders of headers that
 [ "$STACK" = "$DEFAULT_STACK" ] || [ -e "$ROOT/scripts/stacks/$STACK.txt" ] ||
     die "there is no stack '$STACK'" "HVD_SPARSE_STACK is TensorFlow's version: $DEFAULT_STACK or $(cd "$ROOT/scripts/stacks" && echo *.txt | sed 's/\.txt//g')"
 
-# The environment variables of tests, demo and examples on a shared machine.
-export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper supports only Keras 2
-export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
-export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS:-0}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+if [ "${0##*/}" != launch ]; then       # scripts/launch leaves the settings of the user's program alone
+    export TF_USE_LEGACY_KERAS=1        # Horovod's Keras wrapper supports only Keras 2
+    export TF_CPP_MIN_LOG_LEVEL="${TF_CPP_MIN_LOG_LEVEL:-2}"
+    export TF_ENABLE_ONEDNN_OPTS="${TF_ENABLE_ONEDNN_OPTS:-0}"
+fi
 
 # tools_environment: .venv-tools for scripts/docs and scripts/package, without frameworks; installed again when versions change
 tools_environment() {

@@ -22,7 +22,7 @@ from benchmarks.network.cluster import inside  # noqa: E402
 
 
 def program(path, script):
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/bash\n{script}\n")
     path.chmod(0o755)
 
@@ -81,6 +81,8 @@ def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path
         (("-H", "a:2", "-np", "3", "--", "x"), "the hosts take 1 to 2 ranks"),
         (("-H", "a", "-np", "many", "--", "x"), "-np many"),
         (("-H", "a", "--controller", "nccl", "--", "x"), "neither gloo nor mpi"),
+        (("-H", "", "--", "x"), "the list of hosts is empty"),
+        (("--hostfile", os.devnull, "--", "x"), "the list of hosts is empty"),
         (("-H", "a"), "nothing to run"),
         (("-H",), "-H needs a value"),
     ],
@@ -116,6 +118,14 @@ def test_a_hostfile_has_all_three_forms(tmp_path):
     assert line[line.index("-H") + 1] == "a,b:2,c:3" and line[line.index("-np") + 1] == "6"
 
 
+def test_the_settings_and_the_environment_of_the_program_stay_as_they_are(tmp_path):
+    program(tmp_path / "bin" / "horovodrun", "env; command -v horovodrun")
+    program(tmp_path / "other" / "bin" / "horovodrun", "echo of the checkout")
+    own = {"TF_USE_LEGACY_KERAS": "0", "HVD_SPARSE_VENV": str(tmp_path / "other")}
+    said = launch(tmp_path, "--", "true", **own).stdout.splitlines()
+    assert "TF_USE_LEGACY_KERAS=0" in said and said[-1] == str(tmp_path / "bin" / "horovodrun")
+
+
 def test_waiting_ranks_yield_only_where_they_outnumber_cores(tmp_path):
     program(tmp_path / "bin" / "nproc", "echo 2")
     assert not any("yield" in part for part in line_of(tmp_path, "-np", "2", "--controller", "mpi"))
@@ -146,7 +156,7 @@ def test_an_mpirun_that_has_ranks_is_left_alone(tmp_path):
 
 
 def test_a_frozen_host_keeps_no_session_for_ever(tmp_path):
-    assert "ServerAliveInterval" in of_mpirun(tmp_path, "echo $OMPI_MCA_plm_rsh_args").stdout
+    assert "ServerAliveInterval" in of_mpirun(tmp_path, "echo $OMPI_MCA_plm_rsh_agent").stdout
 
 
 @pytest.fixture(scope="module")
