@@ -181,7 +181,7 @@ class DdpCompressor(ParameterCompressor):
             if not isinstance(error, SparseError):
                 raise  # an error of this rank only
             for each in sent:
-                each.buffer.zero_()  # so that no part of the results is applied
+                self._drop(each)
             raise_behind_backward(error)
         finally:
             ledger.clear()
@@ -190,6 +190,12 @@ class DdpCompressor(ParameterCompressor):
         self._policy.arrived()
         for each in sent:
             each.future.set_result(each.buffer)
+
+    def _drop(self, sent: SentBucket) -> None:
+        sent.buffer.zero_()  # so that no part of the results is applied
+        for ticket, gradient in zip(sent.tickets, sent.gradients):
+            if ticket.position is not None:
+                self.results.hand_out(ticket.position, None, gradient)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
         spoiled = [key for each in sent for key in each.spoiled]

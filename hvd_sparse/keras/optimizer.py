@@ -155,7 +155,9 @@ class _Reducing(_Distributed):
         self, grads: Sequence[Value], trainable_variables: Sequence[Value]
     ) -> None:
         object.__setattr__(self, "_hvd_sparse_variables", trainable_variables)
-        super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
+        # Accumulated gradients are averaged in a ``cond``, whose name is in the collectives' names.
+        with tf.name_scope(SCOPE):
+            super()._backend_apply_gradients(grads, trainable_variables)  # type: ignore[misc]
 
     def _clip_gradients(self, grads: Sequence[Value]) -> Sequence[Value]:
         reduced = self._reduce(grads, self._hvd_sparse_variables)  # type: ignore[attr-defined]

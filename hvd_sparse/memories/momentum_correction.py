@@ -88,7 +88,8 @@ class MomentumCorrectionState(VelocityState):
         self.decay.old[:] = 0
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        return self.velocity.old.copy()
+        # SGD has one velocity for gradients and weight decay.
+        return self.velocity.old + (self.decay.old if self.decay.old.size else 0)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
@@ -111,7 +112,7 @@ class MomentumCorrectionState(VelocityState):
         compressed, its velocity; plus weight decay."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
-        if not options.weight_decay:
+        if not options.weight_decay and not self.decay.old.size:
             return result
         pull = scaled(parameter, options.weight_decay)
         if not options.momentum:

@@ -39,6 +39,8 @@ def weights_trained_alone():
 
 def compare_keras(name, setting, process_sets):
     process_set = process_sets[setting.place.members if hvd.size() > 2 else "all"]
+    if IS_3 and hvd.rank() == 0:
+        OPTIMIZERS["new"](RATE)  # from now on, Keras numbers this rank's optimizers otherwise
     model = make_built_model() if setting.given == "list" else make_model()
     compressor = getattr(Compression, setting.method)(
         params_of(model, setting.given),

@@ -77,6 +77,9 @@ class Program:
         return self
 
 
+CORRECTED = {"memory": {"id": "momentum_correction", "masking": False}}
+
+
 def assert_same_bits(one, other):
     assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
     one.close(), other.close()
@@ -110,6 +113,35 @@ def test_a_plain_optimizer_goes_on_from_the_state(name):
     plain = Program(name, None, begun).train(range(6, 12))
     assert_same(plain, Program(name).train(range(12)))
     begun.close()
+
+
+def test_a_plain_optimizer_goes_on_with_the_velocity_of_weight_decay():
+    handed = {**EVERYTHING, **CORRECTED}
+    begun = Program("dampened", handed).train(range(6))
+    plain = Program("dampened", None, begun).train(range(6, 12))
+    assert_same(plain, Program("dampened").train(range(12)))
+    begun.close()
+
+
+def test_weight_decay_that_ends_goes_on_in_the_velocity():
+    changes = {3: set_all(weight_decay=0.0), 6: set_all(weight_decay=0.3)}
+    ours = Program("climbing", {**EVERYTHING, **CORRECTED}).train(range(9), changes)
+    assert_same(ours, Program("climbing").train(range(9), changes))
+
+
+def test_parameters_that_move_to_another_group_get_its_settings():
+    def freeze_first(optimizer):
+        first, *others = optimizer.param_groups[0]["params"]
+        optimizer.param_groups[0]["params"] = others
+        optimizer.add_param_group({"params": [first], "lr": 0.0})
+
+    def unfreeze(optimizer):
+        optimizer.param_groups[0]["params"] += optimizer.param_groups[1]["params"]
+        del optimizer.param_groups[1]
+
+    changes = {0: freeze_first, 3: unfreeze}
+    ours = Program("sgd", WAYS["sgd"]).train(range(8), changes)
+    assert_same(ours, Program("sgd").train(range(8), changes))
 
 
 @every_optimizer

@@ -288,7 +288,7 @@ class Follower:
         vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
         self._optimizer = optimizer
-        self._groups: dict[int, int] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # group, and place in the group
         self._settings: dict[int, tuple[Settings, Settings]] = {}  # by group
         self._with_value: dict[int, tuple[Settings, Settings]] = {}  # by parameter
         self._counted: set[int] = set()
@@ -311,7 +311,7 @@ class Follower:
         # A scheduler of the plain optimizer would warn, because that optimizer takes no steps.
         vars(self._optimizer)["_opt_called"] = True
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
-        self._optimizer, self._groups, self._settings = caller, {}, {}
+        self._optimizer, self._places, self._settings = caller, {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
@@ -349,10 +349,18 @@ class Follower:
         return float(self._optimizer.param_groups[index]["lr"]), index
 
     def _group_of(self, parameter: torch.Tensor) -> int | None:
-        if id(parameter) not in self._groups:
-            for index, group in enumerate(self._optimizer.param_groups):
-                self._groups |= dict.fromkeys(map(id, group["params"]), index)
-        return self._groups.get(id(parameter))
+        groups = self._optimizer.param_groups
+        index, place = self._places.get(id(parameter), (0, 0))
+        known = groups[index]["params"] if index < len(groups) else ()
+        if place < len(known) and known[place] is parameter:
+            return index
+        # The first call, or the program has moved parameters between groups.
+        self._places = {
+            id(each): (index, place)
+            for index, group in enumerate(groups)
+            for place, each in enumerate(group["params"])
+        }
+        return self._places.get(id(parameter), (None, 0))[0]
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
         """Return the moments with which the memory must continue, by name, and the number of steps
