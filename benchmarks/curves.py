@@ -75,7 +75,7 @@ def lines(*, is_quick: bool = False) -> Iterator[Line]:
 
 def run(options: argparse.Namespace) -> int:
     options.output.mkdir(parents=True, exist_ok=True)
-    path = options.output / "curves.json"
+    path = options.output / ("curves_quick.json" if options.quick else "curves.json")
     results = read_results(path)
     seeds, steps = (1, QUICK_STEPS) if options.quick else (SEEDS, STEPS)
     wanted = list(lines(is_quick=options.quick))
@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
             if (line, seed) not in results:
                 results[line, seed] = train(line, seed, steps)
                 write_results(path, results)
-    (options.output / "curves.md").write_text(page(wanted, seeds, steps, results))
-    Console(width=120).print(f"curves.md and curves.json are in {options.output}")
+    path.with_suffix(".md").write_text(page(wanted, seeds, steps, results))
+    Console(width=120).print(f"{path.stem}.md and {path.name} are in {options.output}")
     return 0
 
 

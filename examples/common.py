@@ -1,5 +1,6 @@
 """Helpers of all examples: they split data over ranks, count sent bytes, and log a run."""
 
+import argparse
 import contextlib
 import json
 import math
@@ -13,12 +14,21 @@ STOCK = ("none", "fp16")  # Horovod's own compressors
 FORMATS = {"test_accuracy": ".2%", "test_perplexity": ".2f"}
 
 
-def shard(arrays, rank, size):
+def positive(text):
+    """Return a whole number of at least 1 from its text, for ``argparse``."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return int(text)
+
+
+def shard(arrays, rank, size, batch_size=1):
     """Return this rank's part of the arrays. The parts of all ranks have the same length.
 
     A rank with one batch more than the others would wait forever in its last allreduce.
     """
     length = len(arrays[0]) // size * size
+    if length // size < batch_size:
+        raise SystemExit(f"{length // size} images a worker are less than a batch of {batch_size}")
     return tuple(array[rank:length:size] for array in arrays)
 
 

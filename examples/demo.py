@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from common import STOCK
 from demo_runs import LAUNCHERS, LaunchError, Run, hosts_apart, why_not
 from demo_table import print_table, print_wire
 from rich.console import Console
@@ -88,7 +89,7 @@ def command_of(args, compression, telemetry):
         "momentum": MOMENTUM,
         "telemetry": telemetry,
     }
-    if args.density is not None:
+    if args.density is not None and compression not in STOCK:
         options["density"] = args.density
     return [sys.executable, str(script)] + [f"--{name}={value}" for name, value in options.items()]
 

@@ -6,7 +6,7 @@ nothing is downloaded.
 
 import argparse
 
-from common import STOCK, Counter, Log, Metered, shard
+from common import STOCK, Counter, Log, Metered, positive, shard
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
@@ -19,6 +19,7 @@ __all__ = [
     "Metered",
     "load",
     "parse_arguments",
+    "positive",
     "sending",
     "shard",
     "watching",
@@ -41,8 +42,10 @@ def parse_arguments(description):
         "\"{'fc*': 0.01, '*': 0.001}\", or, in PyTorch, hiding; None: computed from the number of "
         "steps",
     )
-    parser.add_argument("--epochs", type=int, default=25, help="number of epochs")
-    parser.add_argument("--batch-size", type=int, default=32, help="images per worker and step")
+    parser.add_argument("--epochs", type=positive, default=25, help="number of epochs")
+    parser.add_argument(
+        "--batch-size", type=positive, default=32, help="images per worker and step"
+    )
     parser.add_argument(
         "--lr", type=float, default=0.1, help="learning rate, multiplied by the number of workers"
     )
@@ -57,7 +60,10 @@ def parse_arguments(description):
         metavar="PATH",
         help="file for the records that hvd-sparse report reads (rank 0)",
     )
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.density is not None and args.compression in STOCK:
+        parser.error(f"--density has no effect with --compression {args.compression}")
+    return args
 
 
 def sending(args, steps):

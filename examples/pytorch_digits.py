@@ -71,7 +71,7 @@ def main():
     torch.set_num_threads(args.threads)
 
     train, test = digits.load()
-    images, labels = digits.shard(train, hvd.rank(), hvd.size())
+    images, labels = digits.shard(train, hvd.rank(), hvd.size(), args.batch_size)
     dataset = TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels))
     batches = DataLoader(dataset, batch_size=args.batch_size, shuffle=True, drop_last=True)
 

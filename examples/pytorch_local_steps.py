@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from hvd_sparse.methods.spelling import density_argument
 from hvd_sparse.torch import Compression, LocalSteps
 
+BATCH_SIZE = 32
+
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
@@ -31,7 +33,7 @@ def parse_arguments():
     parser.add_argument("--outer-momentum", type=float, default=0.0, help=outer)
     outer = "learning rate of the outer step"
     parser.add_argument("--outer-lr", type=float, default=1.0, help=outer)
-    parser.add_argument("--epochs", type=int, default=25, help="number of epochs")
+    parser.add_argument("--epochs", type=digits.positive, default=25, help="number of epochs")
     parser.add_argument("--lr", type=float, default=0.1, help="learning rate of one worker")
     seeds = "seeds; each is a training of its own"
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help=seeds)
@@ -56,7 +58,7 @@ def train(args, every, seed, data):
         nesterov=args.outer_momentum > 0,
     )
     dataset = TensorDataset(torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels))
-    batches = DataLoader(dataset, batch_size=32, shuffle=True, drop_last=True)
+    batches = DataLoader(dataset, batch_size=BATCH_SIZE, shuffle=True, drop_last=True)
     steps = 0
     for _ in range(args.epochs):
         model.train()
@@ -76,7 +78,7 @@ def main():
     hvd.init()
     torch.set_num_threads(1)
     train_data, test = digits.load()
-    data = digits.shard(train_data, hvd.rank(), hvd.size()), test
+    data = digits.shard(train_data, hvd.rank(), hvd.size(), BATCH_SIZE), test
     for every in args.every:
         found = [train(args, every, seed, data) for seed in args.seeds]
         if hvd.rank() == 0:

@@ -5,8 +5,6 @@ horovodrun -np 4 python examples/pytorch_ptb.py --data /data/ptb
 The folder has ptb.train.txt, ptb.valid.txt and ptb.test.txt.
 """
 
-import math
-
 import horovod.torch as hvd
 import torch
 from recipes import penn_treebank
@@ -41,7 +39,7 @@ def main():
         train_loss = training.epoch(to_torch(windows))
         model.forget()
         _, loss = training.test(to_torch(tested))
-        training.log.epoch(epoch, train_loss, test_perplexity=math.exp(loss))
+        training.log.epoch(epoch, train_loss, test_perplexity=penn_treebank.perplexity(loss))
     training.finish()
 
 

@@ -66,7 +66,7 @@ def main():
     tf.config.threading.set_intra_op_parallelism_threads(args.threads)
 
     train, (test_images, test_labels) = digits.load()
-    images, labels = digits.shard(train, hvd.rank(), hvd.size())
+    images, labels = digits.shard(train, hvd.rank(), hvd.size(), args.batch_size)
     batches = tf.data.Dataset.from_tensor_slices((images[..., None], labels))
     batches = batches.shuffle(len(images)).batch(args.batch_size, drop_remainder=True)
 

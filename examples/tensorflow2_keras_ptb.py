@@ -5,7 +5,6 @@ horovodrun -np 4 python examples/tensorflow2_keras_ptb.py --data /data/ptb
 The folder has ptb.train.txt, ptb.valid.txt and ptb.test.txt.
 """
 
-import math
 import os
 
 # Set this before TensorFlow is imported, because Horovod 0.28 supports only Keras 2.
@@ -49,7 +48,7 @@ def main():
         compression,
         windows,
         tested,
-        lambda logs: {"test_perplexity": math.exp(logs["val_entropy"])},
+        lambda logs: {"test_perplexity": penn_treebank.perplexity(logs["val_entropy"])},
         NewTexts(),
     )
 

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import STOCK, Metered, static_size
+from common import STOCK, Metered, positive, static_size
 
 from hvd_sparse.errors import SparseError
 from hvd_sparse.methods.spelling import density_argument, read_method
@@ -115,9 +115,9 @@ def make_parser(description, recipe):
         "terngrad, of all averaged gradients together"
     )
     add("--clip-norm", type=float, default=recipe.clip_norm, help=bound)
-    add("--epochs", type=int, default=recipe.epochs, help="number of epochs")
+    add("--epochs", type=positive, default=recipe.epochs, help="number of epochs")
     batch = "examples per worker and step"
-    add("--batch-size", type=int, default=recipe.batch_size, help=batch)
+    add("--batch-size", type=positive, default=recipe.batch_size, help=batch)
     add(
         "--warmup",
         choices=("exponential", "dense", "none"),
@@ -136,6 +136,10 @@ def make_parser(description, recipe):
 def read_arguments(parser, recipe):
     """Return the parsed options. Defaults that depend on other options are filled in."""
     args = parser.parse_args()
+    method = None if args.compression in STOCK else read_method(args.compression)
+    takes_density = method and method.takes_density and "density" not in method.options
+    if args.density != parser.get_default("density") and not takes_density:
+        parser.error(f"--density has no effect with --method {args.compression}")
     args.drops = recipe.drops
     if args.scale_lr is None:
         args.scale_lr = recipe.is_scaled and args.optimizer == "sgd"
@@ -204,12 +208,12 @@ def build_compression(
 
 
 def _warmup(args, steps_per_epoch):
+    """Return the schedule without its "value", which then is the method's density."""
     if args.warmup == "dense":
         steps = args.warmup_epochs * steps_per_epoch
-        return {"id": "dense_warmup", "value": args.density, "warmup_steps": steps}
+        return {"id": "dense_warmup", "warmup_steps": steps}
     return {
         "id": "exponential_warmup",
-        "value": args.density,
         "stage_steps": steps_per_epoch,
         "stages": args.warmup_epochs,
     }

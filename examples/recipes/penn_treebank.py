@@ -1,5 +1,7 @@
 """Load Penn Treebank from its text files, and cut it into windows of consecutive words."""
 
+import math
+
 import numpy as np
 
 FILES = {"train": "ptb.train.txt", "valid": "ptb.valid.txt", "test": "ptb.test.txt"}
@@ -26,6 +28,12 @@ def load(folder):
 def _words(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     return [word for line in lines for word in (*line.split(), END)]
+
+
+def perplexity(loss):
+    """Return the exponential of the loss of a word; infinity if a training that diverged has none
+    that a float can hold."""
+    return math.inf if loss > 700 else math.exp(loss)
 
 
 class Windows:

@@ -106,7 +106,8 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command and return its exit status; 1 after printing an error of this package."""
+    """Run a sub-command and return its exit status; 1 after printing an error of this package or of
+    the system."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )
@@ -115,6 +116,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))
-    except SparseError as error:
+    except (SparseError, OSError) as error:
         print(f"hvd-sparse: {error}", file=sys.stderr)
         return 1

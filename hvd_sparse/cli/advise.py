@@ -267,10 +267,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
-    if options.world_size < 2:
+    if not 2 <= options.world_size < 2**31:  # Horovod's and MPI's ranks are 32-bit numbers
         raise InvalidOption(
-            f"--world-size is {options.world_size}: give 2 or more ranks, because one rank sends "
-            "nothing"
+            f"--world-size is {options.world_size}: give 2 ranks or more, below 2**31, because "
+            "one rank sends nothing"
         )
     for density in options.density or ():
         check_density(density, "--density")

@@ -87,7 +87,11 @@ def _version_of(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        if package != "tensorflow":
+            return None
+    # Other distributions have TensorFlow, too, for example tensorflow-cpu and tf-nightly.
+    names = importlib.metadata.packages_distributions().get(package)
+    return importlib.metadata.version(names[0]) if names else None
 
 
 def _loads(frontend: str, package: str) -> bool:
@@ -97,8 +101,8 @@ def _loads(frontend: str, package: str) -> bool:
         return False
     try:
         importlib.import_module(f"hvd_sparse.{frontend}")
-    except ImportError as error:
-        print(f"\nhvd_sparse.{frontend}: cannot be used: {error}")
+    except Exception as error:  # a broken installation may raise any error
+        print(f"\nhvd_sparse.{frontend}: cannot be used: {type(error).__name__}: {error}")
         return False
     return True
 

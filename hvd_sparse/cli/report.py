@@ -6,7 +6,9 @@ import argparse
 import html
 import io
 import json
+import os
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +16,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hvd_sparse.cli.output import write_output
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.types import Report
 from hvd_sparse.version import __version__
@@ -72,14 +75,8 @@ def run(options: argparse.Namespace) -> int:
             "pip install 'hvd-sparse[plot]'"
         ) from None
     page = page_of(options.title, runs, pictures)
-    try:
-        options.output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidOption(
-            f"{str(error.filename)!r} cannot be written: {error.strerror}; name another file with "
-            "--output"
-        ) from None
-    print(f"{len(runs)} run{'s' * (len(runs) > 1)}; open {options.output} in a browser")
+    output = write_output(options.output, page, [run.path for run in runs])
+    print(f"{len(runs)} run{'s' * (len(runs) > 1)}; open {output} in a browser")
     return 0
 
 
@@ -93,6 +90,7 @@ class Run:
     """
 
     name: str
+    path: Path
     about: Report = field(default_factory=dict)
     records: list[Report] = field(default_factory=list)
     metrics: list[Report] = field(default_factory=list)
@@ -102,14 +100,18 @@ class Run:
         return [*self.records, *self.metrics]
 
     def metric(self, name: str, over: str) -> Curve:
-        return _curve([(each[over], each.get(name)) for each in self.metrics])
+        return _curve([(each[over], each[name]) for each in self.latest(name)])
+
+    def latest(self, name: str) -> list[Report]:
+        """Return the records of a metric; of records of the same step, the last."""
+        return list({each["step"]: each for each in self.metrics if name in each}.values())
 
     def total(self, name: str, over: str) -> Curve:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
         """Return the curve of the bytes sent since the start, over "step" or "seconds"."""
-        told = self.records or [each for each in self.metrics if each.get(SENT) is not None]
+        told = self.records or [each for each in self.latest(SENT) if each[SENT] is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
         sent = (each.get("total", each)[SENT] * steps for each, steps in zip(told, counts))
@@ -147,14 +149,16 @@ def read_runs(given: Sequence[str]) -> list[Run]:
     all their ``.jsonl`` files. Raises InvalidOption if two runs have the same name."""
     found: dict[str, Path] = {}
     for each in given:
-        name, _, path = each.rpartition("=") if not Path(each).exists() else ("", "", each)
-        files = sorted(Path(path).glob("*.jsonl")) if Path(path).is_dir() else [Path(path)]
+        name, path = _split(each)
+        files = sorted(Path(path).glob("*.jsonl")) if os.path.isdir(path) else [Path(path)]
         if not files:
             raise InvalidOption(
-                f"run {each!r} is a folder without .jsonl files: give another folder or a file"
+                f"run {each!r} is a folder without .jsonl files, or may not be read: give another "
+                "folder or a file"
             )
         for file in files:
-            label = name or file.stem
+            # matplotlib and UTF-8 cannot write the bytes of names in other encodings.
+            label = (name or file.stem).encode(errors="replace").decode()
             if label in found:
                 raise InvalidOption(
                     f"two runs are called {label!r}: give one of them another name, for example "
@@ -162,6 +166,14 @@ def read_runs(given: Sequence[str]) -> list[Run]:
                 )
             found[label] = file
     return [read_run(name, path) for name, path in found.items()]
+
+
+def _split(given: str) -> tuple[str, str]:
+    """Return the name, or "", and the path of ``NAME=FILE`` or of a path, which may contain "=".
+    If no such path exists, the path begins after the first "="."""
+    parts = given.split("=")
+    splits = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(len(parts))]
+    return next((each for each in splits if os.path.exists(each[1])), splits[:2][-1])
 
 
 def read_run(name: str, path: Path) -> Run:
@@ -174,23 +186,30 @@ def read_run(name: str, path: Path) -> Run:
         raise InvalidOption(
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
-    run, offset_s = Run(name), 0.0
+    run, offset_s = Run(name, path), 0.0
     for number, line in enumerate(lines, 1):
         try:
             record = _record_of(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines) > 1:  # a killed process left an incomplete last line
-                break
+            if number > 1 and isinstance(error, json.JSONDecodeError):
+                note = f"line {number} of run {str(path)!r} is incomplete and was left out"
+                print(note, file=sys.stderr)
+                continue
             raise InvalidOption(
                 f"line {number} of run {str(path)!r} is not a record ({type(error).__name__}: "
                 f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
-        # A "run" record is the first of the file, or of a restart, whose "seconds" begin at 0.
-        if record["event"] == "run":
-            run.about, last = record, record["step"]
-            run.records = [each for each in run.records if each["step"] <= last]
-            run.metrics = [each for each in run.metrics if each["step"] <= last]
+        # The "seconds" of a restart begin at 0. Its first record is "run", with the number of
+        # steps completed before; without a compressor, it is one of metrics, after its first steps.
+        is_run = record["event"] == "run"
+        last_s = max((each["seconds"] for each in run.metrics[-1:]), default=0.0)
+        if is_run or record["seconds"] + offset_s < last_s:
+            first = record["step"] + is_run
+            run.records = [each for each in run.records if each["step"] < first]
+            run.metrics = [each for each in run.metrics if each["step"] < first]
             offset_s = max((each["seconds"] for each in run.all), default=0.0)
+        if is_run:
+            run.about = record
             continue
         record["seconds"] += offset_s
         (run.metrics if record["event"] == "metrics" else run.records).append(record)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 
+from hvd_sparse.cli.output import write_output
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tracing import START, WRITER
 from hvd_sparse.types import Report
@@ -30,45 +32,44 @@ def set_up(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     events = merge_traces({name: read_trace(name) for name in options.files})
     text = "[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n"
-    try:
-        options.output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidOption(
-            f"output {str(options.output)!r} cannot be written: {error.strerror}; name another "
-            "file with --output"
-        ) from None
+    output = write_output(options.output, text, map(Path, options.files))
     print(
-        f"{len(events)} events of {len(set(options.files))} files; open {options.output} in "
-        "ui.perfetto.dev"
+        f"{len(events)} events of {len(set(options.files))} files; open {output} in ui.perfetto.dev"
     )
     return 0
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline file, without an incomplete last event. Raises InvalidOption
-    if the file cannot be read or is not a timeline."""
+    """Return the events of a timeline file. The text between a broken event and the end of its line
+    is left out, with a note unless it is the file's end. Raises InvalidOption if the file cannot be
+    read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InvalidOption(f"timeline {name!r} cannot be read: {error.strerror}") from None
     place, decoder, events = text.find("[") + 1, json.JSONDecoder(), []
+    broken = noted = 0
     while place:
         while place < len(text) and text[place] in " \t\r\n,":
             place += 1
         try:
             event, place = decoder.raw_decode(text, place)
         except (json.JSONDecodeError, RecursionError):
-            break
+            event = None
         if not isinstance(event, dict):
-            break
+            broken, place = broken + 1, text.find("\n", place) + 1  # 0 if there is no next line
+            continue
         events.append(event)
+        noted = broken
         fault = _fault_of(event)
         if fault is not None:
             raise InvalidOption(
                 f"event {len(events)} of timeline {name!r} is malformed: {fault}; give files that "
                 f"{WRITER} or Horovod wrote"
             )
+    if noted:
+        print(f"broken lines of timeline {name!r}, left out: {noted}", file=sys.stderr)
     if not events:
         raise InvalidOption(
             f"{name!r} is not a timeline: give files that {WRITER} or Horovod wrote"

@@ -22,7 +22,7 @@ class JsonLines(Writer):
 
     Parameters
     ----------
-    path : path of the file; a missing folder is created
+    path : path of the file, which may begin with ``~``; a missing folder is created
 
     Examples
     --------
@@ -42,7 +42,7 @@ class JsonLines(Writer):
     path: str = "telemetry.jsonl"
 
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        file: int | None = _open(place.path(self.path))
+        file: int | None = _open(place.path(os.path.expanduser(self.path)))
 
         def write(record: Report) -> None:
             if file is not None:
@@ -62,7 +62,13 @@ class JsonLines(Writer):
 def _open(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        if os.fstat(file).st_size:
+            with path.open("rb") as before:
+                before.seek(-1, os.SEEK_END)
+                if before.read() != b"\n":  # a full disk or a crash left an incomplete line
+                    os.write(file, b"\n")
+        return file
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InvalidOption(

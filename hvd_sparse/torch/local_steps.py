@@ -48,7 +48,8 @@ class LocalSteps(LocalStepsBase):
     that all ranks start from the same anchor. Buffers, for example BatchNorm's running means, are
     not exchanged. Parameters that are frozen when this object is made are not exchanged either, and
     InvalidOption is raised if they are trained later. To freeze a parameter only for a time, make
-    this object first, and then freeze the parameter.
+    this object first, and then freeze the parameter. Load weights into the model before this object
+    is made: weights loaded later count as local steps, unless ``load_state_dict`` sets the anchor.
 
     In addition to the compressor's state, each rank keeps the anchor, a velocity if there is outer
     momentum, and the pseudo-gradient during an exchange; each has the size of the parameters.

@@ -142,3 +142,20 @@ def test_real_ranks_train_as_simulated_ones(accuracy):
     simulated = training.run(rule)
     # a loss is that of one rank's examples, and of all
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)
+
+
+def test_quick_curves_do_not_enter_the_page_of_whole_ones(tmp_path, monkeypatch):
+    from benchmarks import curves
+
+    trained = []
+
+    def train(line, seed, steps):
+        trained.append(steps)
+        return {"score": 90.0, "density": None, "bytes": 1, "work_ms": 1.0}
+
+    monkeypatch.setattr(curves, "train", train)
+    for quick in (True, False):
+        curves.run(SimpleNamespace(output=tmp_path, quick=quick))
+    whole = len(list(curves.lines())) * curves.SEEDS
+    assert trained.count(curves.STEPS) == whole and trained.count(curves.QUICK_STEPS) > 0
+    assert f"for {curves.STEPS} steps" in (tmp_path / "curves.md").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """``hvd-sparse doctor``: what is there, what is used of it, and what each missing package costs."""
 
 import re
+import sys
 
 import pytest
 from harness import ROOT
@@ -74,6 +75,26 @@ def test_an_engine_that_does_not_load_is_told_with_its_reason(tmp_path):
     done = run_plain(tmp_path, "doctor")
     said = r"(?m)^engine +numba cannot be loaded: numpy is too new; .*engine='numpy'$"
     assert re.search(said, done.stdout)
+
+
+def test_a_frontend_that_does_not_load_is_told_with_its_reason(monkeypatch, capsys):
+    def import_module(_):
+        raise OSError("libcudart.so: cannot open shared object file")
+
+    monkeypatch.setattr(doctor, "_version_of", lambda _: "2.13")
+    monkeypatch.setattr(doctor.importlib, "import_module", import_module)
+    assert doctor.run(None) == 1
+    said = "hvd_sparse.torch: cannot be used: OSError: libcudart.so: cannot open shared object file"
+    assert said in capsys.readouterr().out
+
+
+def test_tensorflow_of_another_distribution_is_found(tmp_path, monkeypatch):
+    about = tmp_path / "tensorflow_cpu-2.21.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Name: tensorflow-cpu\nVersion: 2.21.0\n")
+    (about / "top_level.txt").write_text("tensorflow\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert [doctor._version_of(name) for name in ("tensorflow", "torch")] == ["2.21.0", None]
 
 
 @pytest.mark.full

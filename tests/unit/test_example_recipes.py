@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from example_data import make_cifar10
+from worlds import configure
 
 pytestmark = pytest.mark.full
 
@@ -68,14 +69,43 @@ def test_rates_warm_up_and_fall(monkeypatch):
     assert rate_at(args, 5, 4) == 4
 
 
+@pytest.mark.parametrize("option", ["--epochs", "--batch-size"])
+def test_no_epochs_and_no_batches_are_refused(option, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        options(option, "0", monkeypatch=monkeypatch)
+    assert f"argument {option}: 0 is less than 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["none", "signsgd", "topk,density=0.5"])
+def test_a_density_without_effect_is_refused(method, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        options("--method", method, "--density", "0.1", monkeypatch=monkeypatch)
+    assert f"--density has no effect with --method {method}" in capsys.readouterr().err
+
+
+def test_images_that_fill_no_batch_are_refused_on_every_rank(monkeypatch):
+    from common import shard
+
+    assert [len(each) for each in shard([range(9), range(9)], 1, 2, 4)] == [4, 4]
+    with pytest.raises(SystemExit, match="4 images a worker are less than a batch of 5"):
+        shard([range(9)], 1, 2, 5)
+
+
+def test_the_perplexity_of_a_training_that_diverged_is_infinite():
+    from recipes.penn_treebank import perplexity
+
+    assert [perplexity(loss) for loss in (0.0, 1e4)] == [1.0, float("inf")]
+    assert perplexity(float("nan")) != perplexity(float("nan"))
+
+
 class Recorded:
     @classmethod
     def __getattr__(cls, name):
         return lambda params, **options: (name, options)
 
 
-WARMUP = {"id": "exponential_warmup", "value": 0.001, "stage_steps": 7, "stages": 2}
-DENSE = {"id": "dense_warmup", "value": 0.01, "warmup_steps": 35}
+WARMUP = {"id": "exponential_warmup", "stage_steps": 7, "stages": 2}
+DENSE = {"id": "dense_warmup", "warmup_steps": 35}
 
 
 @pytest.mark.parametrize(
@@ -103,6 +133,17 @@ def test_a_compressor_gets_what_the_options_say(arguments, expected, monkeypatch
     name, given = build_compression(args, 7, Recorded(), "params", "optimizer", None, None)
     assert name == arguments.split()[0].split(",")[0]
     assert given == {"optimizer": "optimizer", **expected}
+
+
+@pytest.mark.parametrize("warmup", ["exponential", "dense"])
+def test_the_density_of_the_method_is_where_the_warm_up_ends(warmup, monkeypatch):
+    from recipes.options import build_compression
+
+    arguments = ("--method", "ldte_bs,density=0.5", "--warmup", warmup)
+    args = options(*arguments, recipe="PENN_TREEBANK", monkeypatch=monkeypatch)
+    _, given = build_compression(args, 7, Recorded(), "params", "optimizer", None, None)
+    configured = configure("ldte_bs", given["density"], schedule=given["schedule"])
+    assert configured.schedule.value == 0.5
 
 
 @pytest.mark.parametrize("method", ["signsgd", "terngrad"])

@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 
 import pytest
@@ -15,6 +16,7 @@ from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.step.session import Session
 from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.telemetry.jsonl import JsonLines
+from hvd_sparse.tracing import START
 
 SPECS = tensors(*((8 * row, 12) for row in range(1, 15)))
 STEPS = 12
@@ -94,6 +96,27 @@ def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
     assert output.read_text(encoding="utf-8").count(">no run recorded this value</text>") == 2
 
 
+def test_no_input_and_no_records_are_replaced(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    metrics, trace = line("metrics", 1, 0.1, loss=1.0), json.dumps([{"args": {START: 1}}])
+    for name, text in {"a.jsonl": metrics, "b.jsonl": metrics, "a": metrics, "t": trace}.items():
+        (tmp_path / name).write_text(text)
+    os.link(tmp_path / "a", tmp_path / "link.html")
+    for command in ("report a.jsonl -o b.jsonl", "report a -o link.html", "timeline t -o t"):
+        verb, given, option, output = command.split()
+        arguments = [str(tmp_path / given), option, str(tmp_path / output)]
+        assert main([verb, *arguments]) == 1, command
+        assert f"{output}' would replace" in capsys.readouterr().err
+    assert (tmp_path / "a").read_text() == metrics and (tmp_path / "t").read_text() == trace
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="stands for a full disk")
+def test_an_output_that_cannot_be_written_is_named(files, capsys):
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    assert main(["report", str(files[2]), "-o", "/dev/full"]) == 1
+    assert "'/dev/full' cannot be written: No space left on device" in capsys.readouterr().err
+
+
 def line(event, step, seconds, **content):
     return json.dumps({"event": event, "step": step, "seconds": seconds, "time": 0, **content})
 
@@ -107,6 +130,29 @@ def test_a_restart_goes_on_from_where_it_began(tmp_path):
     assert run.metric("loss", "step") == ([10, 20, 30], [1.0, 1.0, 2.0])
     assert run.metric("loss", "seconds")[0] == [1.0, 2.0, 3.5]
     assert run.step_s == pytest.approx(0.125)
+
+
+def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
+    path = tmp_path / "run.jsonl"
+    first = [line("metrics", s, s / 10, loss=1.0, bytes_sent=5.0) for s in (10, 20, 30)]
+    then = [line("metrics", s, s / 10 - 1.5, loss=2.0, bytes_sent=7.0) for s in (20, 30, 30)]
+    path.write_text("\n".join([*first, *then, line("metrics", 30, 1.6, accuracy=0.5)]))
+    run = read_run("x", path)
+    assert run.metric("loss", "step") == ([10, 20, 30], [1.0, 2.0, 2.0])
+    assert run.metric("loss", "seconds")[0] == [1.0, 1.5, 2.5]
+    assert run.bytes_sent("step") == ([10, 20, 30], [50, 120, 190])
+    assert run.metric("accuracy", "step") == ([30], [0.5])
+
+
+def test_an_incomplete_line_before_a_restart_loses_only_itself(tmp_path, capsys):
+    path = tmp_path / "run.jsonl"
+    path.write_text(line("metrics", 1, 0.1, loss=1.0) + '\n{"event": "metr')
+    for step in (2, 3):
+        sink = JsonLines(str(path)).open()
+        sink.log(step=step, loss=1.0)
+        sink.close()
+    assert read_run("x", path).metric("loss", "step")[0] == [1, 2, 3]
+    assert "line 2 of run" in capsys.readouterr().err and len(path.read_text().splitlines()) == 4
 
 
 def test_bytes_add_up_over_intervals(files):
@@ -162,3 +208,27 @@ def test_folders_are_looked_into_and_names_told_apart(files):
     with pytest.raises(InvalidOption, match="runs are called '0': give one of them another name"):
         read_runs([str(files[0]), str(files[0])])
     assert [run.name for run in read_runs([str(files[0]), f"again={files[0]}"])] == ["0", "again"]
+
+
+def test_a_path_may_contain_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("lr=0.1.jsonl", "x.jsonl"):
+        (tmp_path / name).write_text(line("metrics", 1, 0.1, loss=1.0))
+    given = ["lr=0.1.jsonl", "slow=lr=0.1.jsonl", "plain=x.jsonl", "a=b=x.jsonl"]
+    assert [run.name for run in read_runs(given)] == ["lr=0.1", "slow", "plain", "a=b"]
+    with pytest.raises(InvalidOption, match=r"'lr=0\.2\.jsonl' cannot be read: No such file"):
+        read_runs(["slow=lr=0.2.jsonl"])
+
+
+def test_a_path_that_is_too_long_is_refused_and_a_name_in_another_encoding_is_drawn(
+    tmp_path, capsys
+):
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    for given in ("a" * 300, f"name={'a' * 300}"):
+        assert main(["report", given]) == 1
+        assert "cannot be read: File name too long" in capsys.readouterr().err
+    (tmp_path / "x.jsonl").write_text(line("metrics", 1, 0.1, loss=1.0))
+    given = f"caf\udce9={tmp_path / 'x.jsonl'}"
+    assert main(["report", given, "-o", str(tmp_path / "caf\udce9.html")]) == 0
+    assert "caf?" in (tmp_path / "caf\udce9.html").read_text(encoding="utf-8")
+    assert "caf?.html in a browser" in capsys.readouterr().out

@@ -314,6 +314,13 @@ def test_a_place_that_cannot_be_written_is_an_error_before_the_first_step(tmp_pa
         WRITERS.create("jsonl", path=str(tmp_path / "file" / "run")).open()
 
 
+def test_a_path_may_begin_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    JsonLines("~/x.jsonl").open().close()
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
 def test_what_a_writers_package_raises_at_the_start_has_a_remedy(tmp_path):
     class Refuses(JsonLines):
         def open(self, place=Place()):  # noqa: B008 - frozen

@@ -166,6 +166,16 @@ def test_of_a_timeline_that_was_cut_off_the_whole_events_are_read(tmp_path):
         assert read_trace(path) == whole[: sum(end <= length for end in ends)]
 
 
+def test_a_broken_event_loses_only_its_own_line(tmp_path, capsys):
+    whole, *others = HOROVOD.splitlines()
+    (tmp_path / "a.json").write_text("\n".join([whole, *others[:2], others[2][:40], *others[3:]]))
+    kept = json.loads((whole + "".join(others[:2] + others[3:])).rstrip(",") + "]")
+    assert read_trace(tmp_path / "a.json") == kept and len(kept) == 5
+    assert "left out: 1" in capsys.readouterr().err
+    (tmp_path / "a.json").write_text(HOROVOD[:-9] + "\n]\n")
+    assert len(read_trace(tmp_path / "a.json")) == 5 and not capsys.readouterr().err
+
+
 def test_files_are_merged_on_one_clock_and_no_processes_are_mixed_up(tmp_path, capsys):
     trace = TraceFile(tmp_path / "ours.json", 1)
     trace.listen("x", Span("select", ("a",), trace._start_s + 1.0, trace._start_s + 3.0, None))
