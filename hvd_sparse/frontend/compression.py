@@ -145,11 +145,13 @@ class LocalStepsBase:
         self.every, self.taken = every, 0
 
     def _take(self, compressor: Compressor) -> None:
+        self.compressor = compressor
         configuration = getattr(compressor, "configuration", None)
+        if configuration is None:  # Horovod's, or ``Compression.nothing``
+            return
         try:
-            if configuration is not None:  # not Horovod's or ``Compression.nothing``
-                refuse_hiding(configuration.rule, "local steps send between passes")
-            if configuration is not None and not configuration.rollback:
+            refuse_hiding(configuration.rule, "local steps send between passes")
+            if not configuration.rollback:
                 raise InvalidOption(
                     "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
                     "would then be in the residual already: leave rollback=False out"
@@ -157,7 +159,6 @@ class LocalStepsBase:
         except InvalidOption:
             compressor.close()
             raise
-        self.compressor = compressor
 
     def advance(self) -> None:
         """Count a step of the local optimizer, and exchange if an exchange is due."""

@@ -9,6 +9,7 @@ from hvd_sparse.checks import check_number
 from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.optimizer import common_variables
 from hvd_sparse.tensorflow.variables import values_of
 from hvd_sparse.types import ProcessSet
 
@@ -30,7 +31,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
         """Broadcast the variables after the first batch. Collective."""
         if self._is_done or not self._process_set.included():
             return
-        for variables in (self.model.weights, self.model.optimizer.variables):
+        for variables in (self.model.weights, common_variables(self.model.optimizer)):
             broadcast_variables(values_of(variables), self._root_rank, self._process_set)
         self._is_done = True
 
@@ -69,11 +70,11 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     ) -> None:
         super().__init__()
         check_number(warmup_epochs, "warmup_epochs of LearningRateWarmupCallback", 0)
-        self._rate, self._epochs, self._steps = initial_lr, warmup_epochs, steps_per_epoch
-        self._epoch = 0
+        self._rate, self._epochs, self._given = initial_lr, warmup_epochs, steps_per_epoch
+        self._epoch, self._is_below = 0, False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        self._steps = self._steps or self.params.get("steps")
+        self._steps = self._given or self.params.get("steps")
         if not self._steps:
             raise InvalidOption(
                 "steps_per_epoch is unknown, as fit cannot count the batches of its data: give "
@@ -86,9 +87,11 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         assert self._steps
         done = self._epoch + (batch + 1) / self._steps
-        if done < self._epochs + 1 / self._steps:  # the last batch sets initial_lr
+        # The last batch sets initial_lr, or a later one, because Keras names only the first batch
+        # of steps_per_execution.
+        if done < self._epochs + 1 / self._steps or self._is_below:
             share = min(done / self._epochs, 1.0)
-            size = hvd.size()
+            self._is_below, size = share < 1, hvd.size()
             self.model.optimizer.learning_rate = self._rate * (1 + (size - 1) * share) / size
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:

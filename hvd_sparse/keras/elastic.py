@@ -18,7 +18,7 @@ from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.elastic import WithCompressor
-from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
+from hvd_sparse.tensorflow.optimizer import common_variables, is_optimizer_of_keras_3
 from hvd_sparse.tensorflow.variables import values_of
 from hvd_sparse.types import Optimizer, Value
 
@@ -78,4 +78,5 @@ class KerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[
             variable.assign(saved)
 
     def _broadcast(self) -> None:
-        broadcast_variables(values_of(self._variables()))
+        variables = [*self.model.weights, *common_variables(self.optimizer)]
+        broadcast_variables(values_of(variables))

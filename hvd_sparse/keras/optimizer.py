@@ -41,14 +41,18 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Val
     if isinstance(options.get("groups"), list):
         options["groups"] = values_of(options["groups"])
     tape = hvd.DistributedGradientTape(gradtape, **options)
-    gradient, register = tape.gradient, tape.register_local_source
+    # Set on the class, which Horovod makes for every tape: in a subclass, Horovod's
+    # ``super(self.__class__, self)`` would fail, and functions on the object would hold the tape.
+    kind = type(tape)
+    gradient, register = kind.gradient, kind.register_local_source
 
-    def gradient_of_values(target: Value, sources: Value, *others: Value, **named: Value) -> Value:
-        return gradient(target, values_of(sources), *others, **named)
+    def gradient_of_values(
+        self: Value, target: Value, sources: Value, *others: Value, **named: Value
+    ) -> Value:
+        return gradient(self, target, values_of(sources), *others, **named)
 
-    # Set on the object, because Horovod's class calls ``super(self.__class__, self)``.
-    tape.gradient = gradient_of_values
-    tape.register_local_source = lambda source: register(value_of(source))
+    kind.gradient = gradient_of_values
+    kind.register_local_source = lambda self, source: register(self, value_of(source))
     return tape
 
 
@@ -144,7 +148,7 @@ class _Reducing(_Distributed):
         object.__setattr__(self, "_hvd_sparse_reduced", False)
         super().apply(grads, trainable_variables)  # type: ignore[misc]
         own: Optimizer = self
-        if not (own._hvd_sparse_reduced or own.gradient_accumulation_steps):
+        if len(grads) and not (own._hvd_sparse_reduced or own.gradient_accumulation_steps):
             raise UnsupportedInput(
                 f"Keras {keras.__version__} applied gradients that were not averaged: "
                 f"{type(self).__name__} has its own apply(). Use an optimizer that only overrides "

@@ -35,8 +35,8 @@ class MuonCorrection(AdamCorrection):
     ns_steps : number of iterations
     ns_coefficients : coefficients of x, x**3 and x**5 in the iteration
     ns_epsilon : added to the norm by which a matrix is divided
-    scale : factor of all updates, also of Adam's; None for 1 with Adam, and 0.2 * sqrt(the larger
-        of rows and columns) for matrices, which suits learning rates of Adam
+    scale : factor of all updates, also of Adam's. None means 1 for Adam's updates, and for a matrix
+        0.2 * sqrt(the larger of rows and columns), which suits learning rates of Adam
     beta1, beta2, epsilon : for tensors that are not matrices, as in ``AdamCorrection``
     weight_decay : must be 0, because Muon's weight decay is decoupled from the gradient, and the
         optimizer applies it

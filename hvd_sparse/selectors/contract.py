@@ -73,8 +73,9 @@ class Context(NamedTuple):
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the memo for the next step, for selectors whose memo is the margin of their aim
-        (see ``selectors._aim``). ``needed`` is the number of candidates that would be enough."""
+        """Return the memo for the next step, for selectors that keep the margin of their aim (see
+        ``selectors._aim``) in the memo. ``needed`` is the number of candidates that would have been
+        enough in this step."""
         return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:

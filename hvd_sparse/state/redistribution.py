@@ -201,11 +201,13 @@ class Held:
 class Commits:
     """The states of this rank from which the ranks of an elastic run may resume.
 
-    Ranks notice a lost worker at different times. The last two commits are kept, because another
-    rank may be one commit behind. Until this rank has made two commits since the last rejoining, it
-    keeps two more states. One is its own state of the step from which the ranks resumed at the
-    rejoining. The other is the state after the rejoining, or the state at a later failure, because
-    another rank may have committed its state of the same step.
+    Ranks notice a lost worker at different times, so a rank keeps more than its last commit:
+
+    - its last two commits, because another rank may be one commit behind
+    - its state at a failure, until the next rejoining, because another rank may have committed its
+      state of the same step
+    - after a rejoining, until the rank has made two commits: its own state of the step from which
+      the ranks resumed, and the state after the rejoining, unless a state at a failure replaces it
     """
 
     def __init__(self) -> None:

@@ -103,13 +103,15 @@ class Stats:
         entries_sent, entries_total, density_achieved : over sparse steps, the number of sent
             entries, the number of all entries, and the first divided by the second
         payload_bytes, carrier_bytes, dense_bytes, padding_bytes, bytes_sent : bytes that this rank
-            gave to collectives, by kind, and their sum; padding keeps messages at a constant length
+            gave to collectives, by kind, and their sum; padding keeps most short messages equally
+            long
         bytes_received : bytes of the results of all collectives
         passes : number of times that a selector read a whole tensor to count entries; a reading of
             a group counts once for each of its tensors
         one_pass : number of sparse steps of a tensor whose selected entries were all found while
             the gradient was added to the residual, so that the selector needed no pass of its own
-        fallbacks : number of threshold searches that did not converge, so that exact top-k selected
+        fallbacks : number of selections that exact top-k made, because a search did not converge or
+            too many entries reached the threshold
         contraction : squared L2 norm of the entries that were not sent, divided by that of all
             accumulated entries, each summed over sparse steps; None without telemetry, and with
             exchanges whose result determines which entries are sent

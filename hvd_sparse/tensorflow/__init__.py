@@ -24,14 +24,14 @@ __all__ = [
 
 
 class TensorflowSendNothing:
-    """The compressor of ``Compression.nothing``: lets Horovod reduce only one number for each
+    """The compressor of ``Compression.nothing``: lets Horovod reduce only the first number of each
     tensor, and returns the rank's own gradient."""
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return a number for Horovod to reduce, and the gradient. The number has the gradient's
-        dtype, because Horovod's groups need a single dtype."""
-        return tf.zeros([1], tensor.dtype), tensor
+        """Return the gradient's first number for Horovod to reduce, and the gradient. A constant
+        would not do, because TensorFlow evaluates allreduces of constants once and for all."""
+        return tf.reshape(tensor, [-1])[:1], tensor
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:

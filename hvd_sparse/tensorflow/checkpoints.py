@@ -84,5 +84,6 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
 
     def _log(self, logs: Mapping[str, Value]) -> None:
         # A metric's name must not end the training.
-        names = {name: f"my_{name}" if name in COMMON_FIELDS else name for name in logs}
-        self._compression.log(**{names[name]: value for name, value in logs.items()})
+        self._compression.log(
+            **{f"my_{n}" if n in COMMON_FIELDS else n: value for n, value in logs.items()}
+        )

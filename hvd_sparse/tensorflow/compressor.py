@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -245,12 +247,14 @@ class TensorflowCompressor(Compressor):
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
+        read = scaler
         if is_scaler(scaler):
-            name = "loss_scale"
-            if not hasattr(scaler, name):  # Keras 3
-                name = "dynamic_scale" if scaler.built else "initial_scale"
-            return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
-        scale = call_numpy(lambda: np.float32(scaler()), [], tf.float32, name="hvd_sparse_scale")
+            name = "loss_scale" if hasattr(scaler, "loss_scale") else "dynamic_scale"
+            if hasattr(scaler, name):
+                return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
+            # Keras 3 creates the scale in the first update, after which this graph may run, too.
+            read = partial(getattr, scaler, name, scaler.initial_scale)
+        scale = call_numpy(lambda: np.float32(read()), [], tf.float32, name="hvd_sparse_scale")
         scale.set_shape([])
         return scale
 

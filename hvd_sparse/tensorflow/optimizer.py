@@ -61,6 +61,13 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def common_variables(optimizer: Optimizer) -> list[Value]:
+    """Return the variables of a Keras 3 optimizer that are equal on all ranks: all but the sums of
+    the gradients that it accumulates, which each rank has of its own batches."""
+    own = {id(each) for each in getattr(inner_of(optimizer), "_accumulated_gradients", ())}
+    return [variable for variable in optimizer.variables if id(variable) not in own]
+
+
 def updates_of(*names: str) -> list[Value]:
     """Return the update methods of the named optimizers in all loaded versions of Keras."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]

@@ -165,8 +165,9 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
 
 
 def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
-    """Clip gradients in a hook before an optimizer's step, because Horovod calls no compressor in a
-    world of one rank. Return the hook's handle."""
+    """Register a hook that clips the gradients before each step of an optimizer that has any of the
+    parameters. It is for ranks on which Horovod calls no compressor: in a world of one rank, or
+    outside of the process set. Return the hook's handle."""
     mine = set(parameters)
 
     def look(optimizer: Optimizer, *_: object) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.frontend.torch.applying import STEPS
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
@@ -127,6 +127,17 @@ def test_weight_decay_that_ends_goes_on_in_the_velocity():
     changes = {3: set_all(weight_decay=0.0), 6: set_all(weight_decay=0.3)}
     ours = Program("climbing", {**EVERYTHING, **CORRECTED}).train(range(9), changes)
     assert_same(ours, Program("climbing").train(range(9), changes))
+
+
+def test_after_an_error_that_ranks_raise_the_optimizer_may_step():
+    ours = Program("sgd", WAYS["sgd"], on_nonfinite="raise").train(range(3))
+    ours.optimizer.zero_grad()
+    with pytest.raises(SparseError, match="NaN or Inf"):
+        ours.model(torch.full((4, 8), torch.inf)).square().mean().backward()
+    assert not any(parameter.grad.any() for parameter in ours.model.parameters())
+    ours.optimizer.step()
+    ours.train(range(3, 6)).close()
+    assert all(parameter.isfinite().all() for parameter in ours.model.parameters())
 
 
 def test_parameters_that_move_to_another_group_get_its_settings():

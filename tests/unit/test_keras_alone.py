@@ -1,0 +1,97 @@
+"""What Keras 3 does with the parts of the frontends, in one process and without Horovod's ranks."""
+
+import gc
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("horovod.tensorflow", exc_type=ImportError)
+pytest.importorskip("keras", "3.0")
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hvd_sparse.keras import (
+    DistributedGradientTape,
+    DistributedOptimizer,
+    callbacks,
+    elastic,
+)
+from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+
+
+def variable(*values):
+    return keras.Variable(values, dtype="float32")
+
+
+@pytest.mark.parametrize("decorate", [tf.function, lambda function: function])
+def test_a_loss_scale_that_keras_creates_after_the_first_gradient_is_read_at_every_step(decorate):
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(), initial_scale=8.0)
+    read = decorate(lambda: TensorflowCompressor._loss_scale(SimpleNamespace(_scaler=scaler)))
+    assert float(read()) == 8.0
+    scaler.build([variable(1.0)])
+    scaler.dynamic_scale.assign(4.0)
+    assert float(read()) == 4.0
+
+
+def rates_of_fit(warmup, batch_size, at_once, epochs):
+    """Return the learning rate at the end of each of these epochs, with 16 samples."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.4), "mse", steps_per_execution=at_once)
+    ones = np.ones((16, 1), np.float32)
+    return model.fit(ones, ones, batch_size, epochs, verbose=0, callbacks=[warmup]).history["lr"]
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 8])
+def test_a_warm_up_ends_at_the_initial_rate_for_any_number_of_steps_per_execution(
+    at_once, monkeypatch
+):
+    monkeypatch.setattr(callbacks.hvd, "size", lambda: 4)
+    warmup = callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=1)
+    assert rates_of_fit(warmup, 2, at_once, 3)[1:] == pytest.approx([0.4, 0.4])
+
+
+def test_a_warm_up_counts_the_batches_of_every_fit_anew(monkeypatch):
+    monkeypatch.setattr(callbacks.hvd, "size", lambda: 4)
+    warmup = callbacks.LearningRateWarmupCallback(0.4, warmup_epochs=2)
+    halves = [rates_of_fit(warmup, size, 1, 1) for size in (2, 4)]
+    assert np.ravel(halves) == pytest.approx([0.25, 0.25])
+
+
+def test_a_tape_is_freed_with_its_last_reference():
+    """A persistent one holds the activations."""
+    gc.disable()
+    try:
+        tape = DistributedGradientTape(tf.GradientTape(persistent=True))
+        is_alive = weakref.ref(tape)
+        del tape
+        assert is_alive() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_sums_of_gradients_that_a_rank_accumulates_are_not_broadcast(is_scaled, monkeypatch):
+    sent = []
+    for module in (callbacks, elastic):
+        monkeypatch.setattr(module, "broadcast_variables", lambda given, *_: sent.append(given))
+    inner = keras.optimizers.SGD(0.1, momentum=0.9, gradient_accumulation_steps=3)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner) if is_scaled else inner
+    optimizer.build([variable(1.0), variable(2.0)])
+    model = SimpleNamespace(weights=[variable(3.0)], optimizer=optimizer)
+    members = SimpleNamespace(included=lambda: True)
+    callback = callbacks.BroadcastGlobalVariablesCallback(process_set=members)
+    callback.set_model(model)
+    callback.on_train_batch_end(0)
+    elastic.KerasState._broadcast(SimpleNamespace(model=model, optimizer=optimizer))
+    weights, of_optimizer, of_both = [[each.name for each in given] for given in sent]
+    assert of_both == weights + of_optimizer
+    assert len(of_optimizer) == len(optimizer.variables) - 2
+    assert not [name for name in of_optimizer if "accumulator" in name]
+
+
+def test_no_gradients_are_no_step_as_without_us():
+    optimizer = DistributedOptimizer(keras.optimizers.SGD())
+    optimizer.apply([])
+    assert int(optimizer.iterations) == 0
