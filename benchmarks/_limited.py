@@ -28,7 +28,10 @@ def run_limited(
     )
     try:
         output = process.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
+    except BaseException as error:  # also Ctrl-C, which does not reach the command's own session
         os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
+        output = process.communicate()[0]
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        return None, output
     return process.returncode, output

@@ -28,8 +28,10 @@ def print_table(console, title, runs):
             f"{summary['test_accuracy']:.2%}",
             f"{summary['bytes_per_step']:,.0f}",
             f"{dense_bytes / summary['bytes_per_step']:.1f}",
-            f"{summary['density_asked']:.4g}",
-            f"{summary['density_achieved']:.4g}",
+            *(
+                "-" if density is None else f"{density:.4g}"  # None: all steps were dense
+                for density in (summary["density_asked"], summary["density_achieved"])
+            ),
             f"{summary['step_seconds']:.4f}",
         )
     console.print(table)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("full" if config.option.full else "short")
     if config.option.complete and missing():
         raise pytest.UsageError(f"would be left out: {left_out()}; run scripts/setup")
+    if not hasattr(config, "workerinput"):  # workers of xdist inherit the variables
+        use_temporary_folder(config)
+
+
+def use_temporary_folder(config: pytest.Config) -> None:
+    """Let this process and all that it starts create their temporary files in a folder that is
+    deleted at the end. pytest keeps its own folders (``tmp_path``) where they would be without it.
+
+    The path is short, because launchers create sockets in the folder.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="hvd-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -113,7 +113,7 @@ def launch_elastic(
         or Horovod aborts the ranks that wait for it
     """
     _require_framework(" ".join((Path(worker).name, *arguments[:1])))
-    with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hvd-") as folder:
         discover = Path(folder) / "discover"
         discover.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in hosts))
         discover.chmod(0o755)
@@ -133,7 +133,8 @@ def _script(worker: str) -> tuple[str, str]:
 
 
 def _run(launcher: list[str], ranks: int, *program: str, limit_s: float = LIMIT_S) -> Outcome:
-    with tempfile.TemporaryDirectory(prefix="hvd-sparse-test-") as folder:
+    # A process that was killed may still write to the folder while it is deleted.
+    with tempfile.TemporaryDirectory(prefix="hvd-", ignore_cleanup_errors=True) as folder:
         process = subprocess.Popen(
             [*launcher, *program],
             cwd=ROOT,
@@ -141,6 +142,7 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float = LIMIT_
                 **os.environ,
                 **launch_environment(),
                 RESULTS: folder,
+                "TMPDIR": folder,  # for temporary files of the ranks, which are deleted with it
                 SLOWNESS: str(_measured_slowness()),
             },
             stdout=subprocess.PIPE,
@@ -155,12 +157,20 @@ def _run(launcher: list[str], ranks: int, *program: str, limit_s: float = LIMIT_
         except subprocess.TimeoutExpired:
             code = None
             write_stacks(Path(folder))
-            os.killpg(process.pid, signal.SIGKILL)
-            for path in filter(_is_there, Path(folder).glob("*.stacks")):
-                os.kill(_number_in(path), signal.SIGKILL)  # mpirun's ranks are in other groups
+            _kill(process, Path(folder))
             output = process.communicate()[0] + f"\n(killed after {limit_s} s)"
+        except BaseException:  # Ctrl-C, which does not reach the launch's own session
+            _kill(process, Path(folder))
+            process.communicate()
+            raise
         results = [_read(Path(folder) / f"{rank}.json") for rank in range(ranks)]
         return Outcome(code, results, output, read_stacks(Path(folder)))
+
+
+def _kill(process: subprocess.Popen[str], folder: Path) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    for path in filter(_is_there, folder.glob("*.stacks")):
+        os.kill(_number_in(path), signal.SIGKILL)  # mpirun's ranks are in other groups
 
 
 def write_stacks(folder: Path) -> None:
@@ -199,8 +209,8 @@ def _native_stacks() -> str:
     compiler = shutil.which("cc")
     if compiler is None:
         return ""
-    folder = tempfile.mkdtemp(prefix="hvd-sparse-test-")
-    atexit.register(shutil.rmtree, folder)
+    folder = tempfile.mkdtemp(prefix="hvd-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     source, library = ROOT / "tests" / "native_stacks.c", f"{folder}/native_stacks.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(source)], check=True)
     return library

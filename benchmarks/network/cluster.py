@@ -23,7 +23,7 @@ from pathlib import Path
 AGENT = Path(__file__).resolve().parent / "agent"
 SUBNET = "10.77.0"
 INTERFACE = "eth0"
-MARK = "HVD_SPARSE_CLUSTER"
+MARK = "HVD_SPARSE_NAMESPACES"
 """Environment variable that ``inside`` sets: the process runs in namespaces of its own."""
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}

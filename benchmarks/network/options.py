@@ -29,6 +29,9 @@ METHODS = {
 RATES = ("100mbit", "1gbit", "10gbit", "none")
 NAMES = {"torch": "network", "train": "trainings"}
 """Names of pages; those of the other frontends are network-FRONTEND."""
+OF_STEPS = ("models", "compute", "backward_ms", "rounds", "warmup")
+OF_TRAININGS = ("seeds", "quick")
+"""Options that have an effect only without, or only with ``--train``."""
 STEP_DENSITY, STEPS = 0.001, 5
 
 
@@ -44,7 +47,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if not options.train:
         options.steps = options.steps or STEPS
     name = NAMES.get(what, f"network-{options.frontend}")
-    options.output = options.output or Path("docs/results", name)
+    folder = "bench-output" if options.quick else "docs/results"
+    options.output = options.output or Path(folder, name)
     _refuse(parser, options)
     return options
 
@@ -62,6 +66,10 @@ def _refuse(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Non
         parser.error("--density: topk, dgc and trainings take one number")
     if options.hosts < 2:
         parser.error("--hosts: at least 2")
+    for name in OF_STEPS if options.train else OF_TRAININGS:
+        if getattr(options, name) != parser.get_default(name):
+            way = "with" if options.train else "without"
+            parser.error(f"--{name.replace('_', '-')}: has no effect {way} --train")
     if options.train and "dense" not in options.methods:
         parser.error("--methods: with dense, to which trainings are compared")
 
@@ -101,5 +109,6 @@ def create_parser() -> argparse.ArgumentParser:
     add("--train", nargs="+", choices=TASK_NAMES, help="whole trainings of these tasks")
     add("--seeds", type=int, default=1, help="seeds of --train at every rate (default: 1)")
     add("--quick", action="store_true", help="with --train: few steps, no search of rates")
-    add("--output", type=Path, help="path without a suffix (default: one in docs/results)")
+    output = "path without a suffix (default: one in docs/results; with --quick in bench-output)"
+    add("--output", type=Path, help=output)
     return parser

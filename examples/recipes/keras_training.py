@@ -64,6 +64,8 @@ def compile_model(args, model, steps_per_epoch):
     optimizer = hvd.DistributedOptimizer(optimizer, compression=compression, sparse_as_dense=True)
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy", Entropy()])
+    # From here on, dropout differs between workers.
+    tf.keras.utils.set_random_seed(args.seed * hvd.size() + hvd.rank())
     return compression
 
 

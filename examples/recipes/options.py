@@ -126,7 +126,7 @@ def make_parser(description, recipe):
     )
     warmup = "number of epochs in which density and learning rate warm up"
     add("--warmup-epochs", type=int, default=recipe.warmup_epochs, help=warmup)
-    add("--steps", type=int, help="largest number of steps of an epoch, for a trial")
+    add("--steps", type=positive, help="largest number of steps of an epoch, for a trial")
     add("--seed", type=int, default=1, help="seed of weights and batches")
     add("--threads", type=int, default=1, help="threads per worker")
     add("--log-json", metavar="PATH", help="rank 0 writes a JSON line per epoch and a summary here")

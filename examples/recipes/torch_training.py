@@ -57,6 +57,8 @@ class Training:
         )
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         hvd.broadcast_optimizer_state(self.optimizer, root_rank=0)
+        # From here on, dropout and the random parts of images differ between workers.
+        torch.manual_seed(args.seed * hvd.size() + hvd.rank())
 
     def epoch(self, batches):
         """Train on an epoch's (inputs, labels); return the loss, averaged over all workers."""

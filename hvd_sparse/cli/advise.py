@@ -294,6 +294,8 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
+    if options.model is None:
+        told.append(f"the model has {TENSORS} compressed tensors; only --model knows the number")
     told.append("one core of a server's processor selects, while no gradients are computed")
     told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
     signs, ranks = options.steps is not None, options.world_size

@@ -187,6 +187,7 @@ def read_run(name: str, path: Path) -> Run:
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
     run, offset_s = Run(name, path), 0.0
+    restart: Report | None = None
     for number, line in enumerate(lines, 1):
         try:
             record = _record_of(line)
@@ -199,18 +200,19 @@ def read_run(name: str, path: Path) -> Run:
                 f"line {number} of run {str(path)!r} is not a record ({type(error).__name__}: "
                 f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
+        if record["event"] == "run":
+            run.about = restart = record
+            continue
         # The "seconds" of a restart begin at 0. Its first record is "run", with the number of
-        # steps completed before; without a compressor, it is one of metrics, after its first steps.
-        is_run = record["event"] == "run"
+        # steps completed before, or 0 if the program loads the state later. Without a compressor,
+        # the first record is one of metrics, after the first steps.
         last_s = max((each["seconds"] for each in run.metrics[-1:]), default=0.0)
-        if is_run or record["seconds"] + offset_s < last_s:
-            first = record["step"] + is_run
+        if restart is not None or record["seconds"] + offset_s < last_s:
+            before = restart["step"] if restart else 0
+            first = before + 1 if before else record["step"]
             run.records = [each for each in run.records if each["step"] < first]
             run.metrics = [each for each in run.metrics if each["step"] < first]
-            offset_s = max((each["seconds"] for each in run.all), default=0.0)
-        if is_run:
-            run.about = record
-            continue
+            offset_s, restart = max((each["seconds"] for each in run.all), default=0.0), None
         record["seconds"] += offset_s
         (run.metrics if record["event"] == "metrics" else run.records).append(record)
     run.records = list({each["step"]: each for each in run.records}.values())

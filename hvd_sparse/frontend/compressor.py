@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import weakref
@@ -117,8 +118,10 @@ class Compressor:
         if not outlet.is_open:
             return
         self._recorder = Recorder(self.step, every, outlet, self.watchdog.lagging)
-        # at the program's end, too
         self._end_telemetry = weakref.finalize(self, self._recorder.close)
+        # Finalizers run late at the program's end, after the exit functions of the writers'
+        # packages. This function runs before them, because functions registered last run first.
+        atexit.register(self._end_telemetry)
         self._recorder.put(
             "run",
             {
@@ -235,7 +238,8 @@ class Compressor:
 
     def config(self) -> Report:
         """Return the parts and options, JSON-serializable, for ``Compression.from_config``; with
-        ``Compression.auto`` also the options of its trial."""
+        ``Compression.auto`` also the options of its trial. With ``optimizer=``, options of the
+        memory that the optimizer supplies, for example the momentum, have default values."""
         return {**self.configuration.describe(), **self._policy.describe()}
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:

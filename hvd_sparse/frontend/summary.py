@@ -58,10 +58,10 @@ def _cells(values: Report, columns: Columns) -> list[str]:
 
 
 def _title(stats: Report) -> str:
-    steps = max(1, stats["steps"])
+    # No bytes per step: bytes of uncompressed gradients count too, but not all of their steps.
     title = (
-        f"hvd_sparse {stats['name']}: {stats['steps']} steps, {stats['bytes_sent'] / steps:,.0f} "
-        f"bytes sent and {stats['bytes_received'] / steps:,.0f} received per step"
+        f"hvd_sparse {stats['name']}: {stats['steps']:,} steps of compressed tensors; in all "
+        f"steps, {stats['bytes_sent']:,} bytes sent and {stats['bytes_received']:,} received"
     )
     if (hiding := stats.get("hiding")) is not None:
         least = f"{1 / hiding['c_max']:.3g}"

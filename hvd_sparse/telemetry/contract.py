@@ -15,11 +15,11 @@ the seconds since 1970.
 from __future__ import annotations
 
 import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar, Union
 
 from hvd_sparse.checks import check_truth
@@ -38,13 +38,15 @@ class Place:
     rank: int = 0
     world_size: int = 1
 
-    def path(self, path: str) -> Path:
-        """Return the path of this rank's file. The rank replaces ``{rank}`` in the path. Without
-        ``{rank}``, the rank is inserted before the suffix, except on rank 0."""
+    def path(self, path: str) -> str:
+        """Return the path of this rank's file or folder, which may also be an address, such as
+        ``gs://bucket/run``. The rank replaces ``{rank}`` in the path. Without ``{rank}``, the rank
+        is inserted before the suffix, except on rank 0. A leading ``~`` is the home folder."""
+        path = os.path.expanduser(path)
         if "{rank}" in path:
-            return Path(path.replace("{rank}", str(self.rank)))
-        here = Path(path)
-        return here if self.rank == 0 else here.with_name(f"{here.stem}.{self.rank}{here.suffix}")
+            return path.replace("{rank}", str(self.rank))
+        stem, suffix = os.path.splitext(path.rstrip("/"))
+        return path if self.rank == 0 else f"{stem}.{self.rank}{suffix}"
 
 
 @dataclass(eq=False)

@@ -42,7 +42,7 @@ class JsonLines(Writer):
     path: str = "telemetry.jsonl"
 
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        file: int | None = _open(place.path(os.path.expanduser(self.path)))
+        file: int | None = _open(Path(place.path(self.path)))
 
         def write(record: Report) -> None:
             if file is not None:

@@ -23,7 +23,8 @@ class TensorBoard(Writer):
 
     Parameters
     ----------
-    path : path of the folder of event files
+    path : path of the folder of event files, which may begin with ``~``, or the address of a
+        folder that the framework's event writer can reach, such as ``gs://bucket/run``
     """
 
     remedy: ClassVar[str] = "check the free space on the disk and the permissions of the folder"
@@ -31,7 +32,7 @@ class TensorBoard(Writer):
     path: str = "runs/hvd_sparse"
 
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        folder = str(place.path(self.path))
+        folder = place.path(self.path)
         # If both frameworks are installed, prefer the one that this process has already imported.
         boards = {("torch", "tensorboard"): torch_board, ("tensorflow",): tensorflow_board}
         for packages in sorted(boards, key=lambda names: names[0] not in sys.modules):

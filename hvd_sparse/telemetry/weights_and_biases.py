@@ -22,7 +22,10 @@ class WeightsAndBiases(Writer):
     mode : mode of the new run: "online", "offline" or "disabled"; None for wandb's default
     """
 
-    remedy: ClassVar[str] = "check the network and wandb login, or give mode='offline'"
+    remedy: ClassVar[str] = (
+        "check the network and wandb login, or give mode='offline'; if the program calls "
+        "wandb.finish(), first call close() of the compressor"
+    )
 
     project: str | None = None
     mode: str | None = None

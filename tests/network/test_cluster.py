@@ -35,7 +35,8 @@ def test_links_carry_what_the_shaper_allows_and_the_counters_see_it():
 
 
 def test_a_cluster_is_never_laid_into_the_machines_own_network(monkeypatch):
-    monkeypatch.delenv("HVD_SPARSE_CLUSTER", raising=False)
+    monkeypatch.delenv("HVD_SPARSE_NAMESPACES", raising=False)
+    monkeypatch.setenv("HVD_SPARSE_CLUSTER", "1")  # the name of a cluster of docker/cluster
     with pytest.raises(RuntimeError, match=r"scripts/bench-network"):
         Cluster(2).lay()
 

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -145,6 +146,9 @@ def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch
         (["--frontend", "ddp", "--methods", "dense", "topk"], "in Horovod's PyTorch alone"),
         (["--density", "{'*': 0.1}"], "take one number"),
         (["--hosts", "1"], "at least 2"),
+        (["--quick"], "--quick: has no effect without --train"),
+        (["--seeds", "3"], "--seeds: has no effect without --train"),
+        (["--train", "vgg", "--backward-ms", "8"], "--backward-ms: has no effect with --train"),
         (["--rates", "1gbit", "5mb"], "--rates: '5mb': a number and one of kbit, mbit, gbit"),
     ],
 )
@@ -152,6 +156,11 @@ def test_what_is_not_measured_is_refused(arguments, words, capsys):
     with pytest.raises(SystemExit):
         parse(arguments)
     assert words in capsys.readouterr().err
+
+
+def test_a_short_trial_does_not_replace_the_results():
+    assert parse(["--train", "vgg", "--quick"]).output == Path("bench-output/trainings")
+    assert parse(["--train", "vgg"]).output == Path("docs/results/trainings")
 
 
 @needs_spaces

@@ -147,7 +147,9 @@ def test_a_model_of_ones_own_is_a_number_of_parameters_and_a_time(capsys):
         "--bandwidth", "10Gbit", "--latency", "20us", "--forward", "200ms",
     )  # fmt: skip
     assert found["steps"][0]["received_bytes"] == pytest.approx(2 * 7 / 8 * 4 * 1.3e9)
-    assert not any(word in " ".join(found["assumed"]) for word in ("--bandwidth", "--forward"))
+    assumed = " ".join(found["assumed"])
+    assert not any(word in assumed for word in ("--bandwidth", "--forward"))
+    assert "50 compressed tensors" in assumed
 
 
 @pytest.mark.parametrize(

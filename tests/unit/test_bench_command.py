@@ -1,12 +1,18 @@
 """``python -m benchmarks``: what it lists, and quick runs of benches."""
 
 import json
+import os
+import signal
+import threading
+from pathlib import Path
 
 import pytest
+from harness import LIMIT_S
 from plain import run_plain
 from programs import run_python, run_quick_bench
 
 from benchmarks.__main__ import BENCHES, PROGRAMS
+from benchmarks._limited import run_limited
 from hvd_sparse.registry import CODECS
 
 pytestmark = pytest.mark.full
@@ -24,6 +30,21 @@ def test_without_its_packages_the_error_names_the_missing_one(tmp_path, bench, m
     done = run_plain(tmp_path, bench, module="benchmarks")
     assert done.returncode == 1, done.stderr
     assert f"{bench}: No module named '{module}'; scripts/setup installs" in done.stderr
+
+
+def test_an_interrupt_ends_what_a_bench_has_started(tmp_path):
+    began, here = tmp_path / "began", threading.get_ident()
+    script = f"echo $$ >{began}; exec sleep 1000"
+    timer = threading.Timer(1.0, lambda: signal.pthread_kill(here, signal.SIGINT))
+    # Whoever started pytest may have had interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_limited(["sh", "-c", script], os.environ, LIMIT_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not began.exists() or not Path(f"/proc/{began.read_text().strip()}").exists()
 
 
 @pytest.fixture(scope="module")

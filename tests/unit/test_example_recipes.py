@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from example_data import make_cifar10
@@ -18,7 +19,7 @@ def examples_on_the_path(monkeypatch):
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("recipes", "common"):
+        if name.split(".")[0] in ("recipes", "common", "demo_table"):
             del sys.modules[name]
 
 
@@ -69,7 +70,7 @@ def test_rates_warm_up_and_fall(monkeypatch):
     assert rate_at(args, 5, 4) == 4
 
 
-@pytest.mark.parametrize("option", ["--epochs", "--batch-size"])
+@pytest.mark.parametrize("option", ["--epochs", "--batch-size", "--steps"])
 def test_no_epochs_and_no_batches_are_refused(option, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         options(option, "0", monkeypatch=monkeypatch)
@@ -96,6 +97,63 @@ def test_the_perplexity_of_a_training_that_diverged_is_infinite():
 
     assert [perplexity(loss) for loss in (0.0, 1e4)] == [1.0, float("inf")]
     assert perplexity(float("nan")) != perplexity(float("nan"))
+
+
+def test_the_table_of_the_demo_has_a_dash_if_all_steps_were_dense(capsys):
+    console = pytest.importorskip("rich.console").Console(width=120)
+    from demo_table import print_table
+
+    summary = {"test_accuracy": 0.9, "bytes_per_step": 100, "step_seconds": 0.1}
+    summary |= {"density_asked": 0.7, "density_achieved": None}
+    print_table(console, "title", {"sparse": SimpleNamespace(summary=summary)})
+    assert "0.7         -    0.1000" in capsys.readouterr().out
+
+
+def horovod_of(rank):
+    """Return the functions of Horovod that a training calls, as on a rank of two."""
+    nothing = dict.fromkeys(
+        ("init", "broadcast_parameters", "broadcast_optimizer_state"), lambda *_, **__: None
+    )
+    return SimpleNamespace(
+        **nothing,
+        rank=lambda: rank,
+        size=lambda: 2,
+        Compression=SimpleNamespace(none=None),
+        DistributedOptimizer=lambda optimizer, **_: optimizer,
+    )
+
+
+def test_workers_begin_with_the_same_weights_and_drop_out_different_ones(monkeypatch):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("horovod.torch", exc_type=ImportError)
+    from recipes import torch_training
+
+    args, weights, kept = options("--method", "none", monkeypatch=monkeypatch), [], []
+    for rank in range(2):
+        monkeypatch.setattr(torch_training, "hvd", horovod_of(rank))
+        torch_training.begin(args)
+        model = torch.nn.Sequential(torch.nn.Linear(9, 9), torch.nn.Dropout(0.5))
+        torch_training.Training(args, model, 1)
+        weights.append(model[0].weight.detach())
+        kept.append(model[1](torch.ones(64)))
+    assert torch.equal(*weights) and not torch.equal(*kept)
+
+
+def test_workers_of_keras_drop_out_different_outputs(monkeypatch):
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("horovod.tensorflow.keras", exc_type=ImportError)
+    from recipes import keras_training
+
+    args, weights, kept = options("--method", "none", monkeypatch=monkeypatch), [], []
+    for rank in range(2):
+        monkeypatch.setattr(keras_training, "hvd", horovod_of(rank))
+        keras_training.begin(args)
+        layers = [tf.keras.layers.Input((64,)), tf.keras.layers.Dense(64)]
+        model = tf.keras.Sequential([*layers, tf.keras.layers.Dropout(0.5)])
+        keras_training.compile_model(args, model, 1)
+        weights.append(model.layers[0].get_weights()[0])
+        kept.append(tf.function(model)(tf.ones((1, 64)), training=True).numpy() == 0)
+    assert (weights[0] == weights[1]).all() and not (kept[0] == kept[1]).all()
 
 
 class Recorded:

@@ -132,6 +132,17 @@ def test_a_restart_goes_on_from_where_it_began(tmp_path):
     assert run.step_s == pytest.approx(0.125)
 
 
+def test_a_restart_that_loads_its_state_after_its_first_record_keeps_earlier_records(tmp_path):
+    path = tmp_path / "run.jsonl"
+    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
+    then = [line("run", 0, 0.0, name="then"), line("metrics", 30, 1.5, loss=2.0)]
+    path.write_text("\n".join([*first, *then, line("metrics", 40, 2.5, loss=3.0)]))
+    run = read_run("x", path)
+    assert run.metric("loss", "step") == ([10, 20, 30, 40], [1.0, 1.0, 2.0, 3.0])
+    assert run.metric("loss", "seconds")[0] == [1.0, 2.0, 3.5, 4.5]
+    assert run.about["name"] == "then"
+
+
 def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
     path = tmp_path / "run.jsonl"
     first = [line("metrics", s, s / 10, loss=1.0, bytes_sent=5.0) for s in (10, 20, 30)]

@@ -1,6 +1,7 @@
 """What ``stats()`` says is what the collectives were given, and how long entries waited."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from worlds import configure, integers, normals, tensors
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
+from hvd_sparse.frontend.summary import summary_of
 from hvd_sparse.step.session import Session
+from hvd_sparse.step.stats import Stats
 from hvd_sparse.step.tensor_state import BLOCK, EVERY, Departures
 from hvd_sparse.wire.carrier import carrier_layout
 
@@ -55,6 +58,17 @@ def test_dense_steps_count_their_bytes_and_no_entries():
     assert (report["sparse_steps"], report["dense_steps"]) == (0, 6)
     assert report["dense_bytes"] == 3 * 107 * 4
     assert (report["entries_sent"], report["density_achieved"]) == (0, None)
+
+
+def test_a_summary_of_steps_without_compressed_tensors_shows_the_sum_of_their_bytes():
+    stats = Stats(threading.RLock())
+    for _ in range(3):
+        stats.count_bytes("dense", 1000)
+    text = summary_of({"name": "all", **stats.report(None)}, {}, {})
+    assert text.startswith(
+        "hvd_sparse all: 0 steps of compressed tensors; in all steps, 3,000 bytes sent and 3,000 "
+        "received\n"
+    )
 
 
 def test_passes_and_fallbacks_of_the_search_are_counted():

@@ -245,7 +245,15 @@ def test_all_ranks_write_where_that_is_asked_for(tmp_path):
     worlds.run(3, lambda c: record(c, [JsonLines(str(tmp_path / "run.jsonl"), all_ranks=True)]))
     written = {path.name for path in tmp_path.iterdir()}
     assert written == {"run.1.jsonl", "run.2.jsonl", "run.jsonl"}
-    assert Place(2, 3).path("a/{rank}/x.jsonl") == Path("a/2/x.jsonl")
+
+
+def test_a_path_has_the_rank_in_it_and_may_be_an_address():
+    assert Place(2, 3).path("a/{rank}/x.jsonl") == "a/2/x.jsonl"
+    assert Place(2, 3).path("gs://bucket/run.d/") == "gs://bucket/run.2.d"
+    assert [Place(rank, 3).path("s3://a.b/runs") for rank in (0, 1)] == [
+        "s3://a.b/runs",
+        "s3://a.b/runs.1",
+    ]
 
 
 def scalars_of(folder):
@@ -404,6 +412,33 @@ def test_weights_and_biases_holds_every_record_offline(tmp_path):
     content = file.read_bytes()
     assert content.count(b"residual_norm/t0") >= 3, "a record at steps 1, 4 and 8"
     assert b"hvd_sparse/step" in content and b"loss" in content
+
+
+AT_THE_END = """
+import weakref
+from types import SimpleNamespace
+import worlds
+from unit.compressors import NumpyCompressor
+
+telemetry = {"id": "wandb", "project": "tests", "mode": "offline"}
+configuration = worlds.configure("topk", 0.1, telemetry=telemetry, telemetry_every=1)
+(compressor,) = worlds.run(1, lambda c: NumpyCompressor(c, configuration))
+compressor.watchdog = SimpleNamespace(rank=0, lagging=list, close=list)
+weakref.finalize(compressor, compressor.watchdog.close)
+compressor._record()
+compressor.train(range(2))
+compressor.log(late=0.5)
+"""
+
+
+def test_a_program_that_just_ends_loses_no_record(tmp_path):
+    if not is_installed("wandb"):
+        pytest.skip("wandb is not installed")
+    quiet = {"WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path), **PATHS}
+    done = run_python("-c", AT_THE_END, **quiet)
+    assert done.returncode == 0 and "telemetry:" not in done.stderr, done.stderr
+    (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    assert b"residual_norm/t0" in file.read_bytes()
 
 
 def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
