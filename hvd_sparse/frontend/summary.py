@@ -58,10 +58,10 @@ def _cells(values: Report, columns: Columns) -> list[str]:
 
 
 def _title(stats: Report) -> str:
-    # No bytes per step: bytes of uncompressed gradients count too, but not all of their steps.
+    # No bytes per step, because steps without compressed tensors send bytes, but are not counted.
     title = (
-        f"hvd_sparse {stats['name']}: {stats['steps']:,} steps of compressed tensors; in all "
-        f"steps, {stats['bytes_sent']:,} bytes sent and {stats['bytes_received']:,} received"
+        f"hvd_sparse {stats['name']}: {stats['steps']:,} steps with compressed tensors; in the "
+        f"whole run, {stats['bytes_sent']:,} bytes sent and {stats['bytes_received']:,} received"
     )
     if (hiding := stats.get("hiding")) is not None:
         least = f"{1 / hiding['c_max']:.3g}"

@@ -173,7 +173,8 @@ class Measurements:
 
         "ready" : seconds from the step's first gradient to this gradient, without this package's
             work
-        "work", "encode", "decode" : seconds of selecting and encoding, of encoding, of decoding
+        "work" : seconds of selecting and encoding
+        "encode", "decode" : seconds of encoding and of decoding
         "nbytes" : bytes sent
         "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient
         "whole" : seconds of each step, by the step's number

@@ -19,8 +19,8 @@ class Piecewise(Schedule):
     boundaries : ascending numbers of steps; from step ``boundaries[i]`` on, the density is
         ``densities[i + 1]``
     densities : one density more than boundaries, each in (0, 1]. For a tensor with its own density,
-        all densities are multiplied by one factor, so that the last one becomes the tensor's
-        density, and are then limited to 1
+        the last of these densities becomes the tensor's density, the others are multiplied by
+        the same factor, and all are limited to 1
     """
 
     boundaries: tuple[int, ...]

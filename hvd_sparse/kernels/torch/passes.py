@@ -83,8 +83,8 @@ class Coming:
 
 
 class Delivery:
-    """Starts a bucket's passes, and one copy of their results to the host for each device.
-    ``is_here`` returns whether these copies and those in ``beside`` are complete."""
+    """Starts a bucket's passes and, for each device, one copy of its results to the host.
+    ``is_here`` returns whether these copies and the copies in ``beside`` are complete."""
 
     def __init__(self, coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> None:
         by_device: dict[torch.device, list[Coming]] = {}
