@@ -23,7 +23,7 @@ from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
 from hvd_sparse.methods.spelling import density_argument
 
-LIMIT_S = 600
+LIMIT_S = 2400
 """Time limit of a launch."""
 
 

@@ -11,8 +11,7 @@ containers, by ``scripts/docker-test``. ``ci`` marks commands that ``.ci/run`` c
 words, as ``tests/architecture/test_guide.py`` checks. ``adding`` marks parts of files, in Python
 and Markdown, for the places that docs/guide/extending.md names (``tests/adding.py``).
 
-``<!-- shown: why it is not run -->`` marks the few blocks that no test can run; ``SHOWN`` in
-``tests/architecture/test_guide.py`` lists them.
+``<!-- shown: why it is not run -->`` marks the few blocks that no test can run.
 """
 
 from __future__ import annotations

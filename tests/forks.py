@@ -15,9 +15,9 @@ import traceback
 from functools import cache
 from typing import IO, Any
 
+from harness import LIMIT_S
 from installed import python_path, with_triton
 
-LIMIT_S = 200
 ON_THE_CPU = {"HVD_SPARSE_TEST_DEVICE": "cpu"}
 """Environment of workers that could use a real device. Workers with it share one process."""
 
@@ -85,7 +85,7 @@ def _run(module: str, arguments: list[str]) -> tuple[int, str, str]:
 def _be_the_child(module: str, arguments: list[str], printed: IO[bytes], said: IO[bytes]) -> None:
     code = 1
     try:
-        signal.alarm(LIMIT_S)  # which ends it
+        signal.alarm(round(LIMIT_S))  # which ends it
         for file, number in ((printed, 1), (said, 2)):
             os.dup2(file.fileno(), number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

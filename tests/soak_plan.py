@@ -1,5 +1,4 @@
-"""A long training with faults from a random plan with a seed, and the checks of its steps, with
-numpy or on real ranks.
+"""A long training with faults from a random plan with a seed, and the checks of its steps.
 
 The checks are exact, bit for bit: every entry is either sent or stays in the residual, and the
 result is the sum of the sent entries in rank order.
@@ -65,9 +64,7 @@ def check_steps(
     reduce: Callable[[int], Arrays],
     residuals: Callable[[], Arrays],
     gather: Callable[[Any], list[Any]],
-    *,
-    average: bool,
-    between: int = 1,
+    between: int,
 ) -> int:
     """Make steps, and check every ``between``-th one. Every rank checks all ranks, so that all end
     with the same error. Return the number of checked steps."""
@@ -78,7 +75,7 @@ def check_steps(
         result = reduce(step)
         if is_checked:
             columns = zip(*gather((before, residuals(), result)))
-            check_step(plan, step, *columns, average=average)
+            check_step(plan, step, *columns)
             checks += 1
     return checks
 
@@ -89,8 +86,6 @@ def check_step(
     before: Sequence[Arrays],
     after: Sequence[Arrays],
     results: Sequence[Arrays],
-    *,
-    average: bool,
 ) -> None:
     """Check that one step loses nothing and that all ranks have the same result, from the flat
     residuals and the results of all ranks."""
@@ -114,14 +109,13 @@ def check_step(
             accumulated = old[key] + plan.gradients(step, rank, size)[key].reshape(-1) / scale
             sent = new[key] != accumulated
             assert not new[key][sent].any(), f"neither sent nor kept: {key}, rank {rank}, {step}"
-            factor = np.float32(1.0 / size if average else 1.0)
-            out[sent] += accumulated[sent] * factor if average else accumulated[sent]
+            out[sent] += accumulated[sent] * np.float32(1.0 / size)
         assert (out * scale).tobytes() == np.asarray(results[0][key]).reshape(-1).tobytes(), (
             f"lost: {key}, {step}"
         )
 
 
-def check_redistribution(states: Sequence[Any], new: Sequence[Arrays], *, average: bool) -> None:
+def check_redistribution(states: Sequence[Any], new: Sequence[Arrays]) -> None:
     """Check that redistribution does not change the update that is still to be applied, except for
     a rounding of each entry to float32.
 
@@ -130,8 +124,7 @@ def check_redistribution(states: Sequence[Any], new: Sequence[Arrays], *, averag
     old = [{k: t["arrays"]["residual"] for k, t in each["tensors"].items()} for each in states]
     for key in SHAPES:
         sums = [
-            sum(np.asarray(r[key], np.float64) for r in ranks) / (len(ranks) if average else 1)
-            for ranks in (old, new)
+            sum(np.asarray(r[key], np.float64) for r in ranks) / len(ranks) for ranks in (old, new)
         ]
         slack = 2.0**-22 * sum(np.abs(np.asarray(r[key], np.float64)) for r in new) + 1e-30
         assert (np.abs(sums[0] - sums[1]) <= slack).all(), f"lost with the world's size: {key}"

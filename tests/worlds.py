@@ -17,11 +17,12 @@ TIMEOUT_S = 600.0
 Gradients = dict[str, np.ndarray]
 
 
-def configure(selector: str = "topk", density: float = 0.25, **options: Any) -> Configuration:
+def configure(selector: Any = "topk", density: Any = 0.25, **options: Any) -> Configuration:
+    """Return a configuration with a selector, given as an object or by its id and density."""
     everything = {"min_numel": 1, "compress_1d": True, "allow_dense": False, "timeout_s": TIMEOUT_S}
-    return Configuration.create(
-        selector={"id": selector, "density": density}, **{**everything, **options}
-    )
+    if isinstance(selector, str):
+        selector = {"id": selector, "density": density}
+    return Configuration.create(selector=selector, **{**everything, **options})
 
 
 def tensors(*shapes: tuple[int, ...], dtype: str = "float32") -> list[TensorSpec]:

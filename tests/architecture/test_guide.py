@@ -19,17 +19,11 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_troubleshooting_has_cause_and_remedy_of_every_error(name):
-    page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
-    rows = re.findall(rf"^\| `{name}` \| (.+) \| (.+) \|$", page, re.MULTILINE)
-    assert len(rows) == 1 and all(len(cell) > 10 for cell in rows[0])
-
-
-def test_troubleshooting_names_no_error_that_is_not_there():
+def test_troubleshooting_has_cause_and_remedy_of_every_error_once():
     page = (DOCS / "guide" / "troubleshooting.md").read_text(encoding="utf-8")
     table = page.partition("## Errors by name")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(NAMES)
+    rows = re.findall(r"^\| `(\w+)` \| .{10,} \| .{10,} \|$", table, re.MULTILINE)
+    assert sorted(rows) == sorted(NAMES)
 
 
 def test_the_index_of_results_has_every_page():
@@ -66,24 +60,6 @@ def test_a_block_of_code_says_where_it_runs_or_why_it_does_not(block):
         f"{block.name}: write <!-- runs: WHERE --> before it, one of {places}, or "
         "<!-- shown: why it is not run -->; tests/blocks.py says more"
     )
-
-
-SHOWN = {
-    "docs/guide/launching.md: docker build": "scripts/docker-test builds it with more options",
-    "docs/guide/launching.md: kubectl apply": "a cluster; test_kubernetes.py checks the file",
-    "docs/guide/start.md: conda activate": "conda",
-}
-"""The blocks that no test runs, by page and beginning, and what of them cannot be had here."""
-
-
-def test_blocks_that_do_not_run_are_few_and_known():
-    shown = [each for each in BLOCKS if each.action == "shown"]
-    found = []
-    for block in shown:
-        here = block.name.partition(":")[0] + ": " + block.text.strip()
-        found += [key for key in SHOWN if here.startswith(key)] or [f"unknown: {here[:60]}"]
-    assert sorted(found) == sorted(SHOWN), "run it (tests/blocks.py), or say why it cannot be"
-    assert 3 * len(found) <= len(BLOCKS)
 
 
 def commands_of_ci():

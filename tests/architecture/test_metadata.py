@@ -52,14 +52,6 @@ def test_the_licence_is_an_expression_with_its_text(metadata, folder):
     assert not [each for each in metadata.get_all("Classifier") if each.startswith("License")]
 
 
-def test_the_build_asks_for_a_setuptools_that_knows_expressions():
-    """They came with 77, and Python's packaging guide asks for 77.0.3."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert re.search(r'^requires = \["setuptools>=77\.0\.3"\]', text, re.MULTILINE)
-    pinned = (ROOT / "scripts" / "versions.txt").read_text(encoding="utf-8")
-    assert int(re.search(r"^setuptools==(\d+)", pinned, re.MULTILINE)[1]) >= 77
-
-
 def test_the_pythons_are_those_that_setup_takes_and_readme_names(metadata):
     oldest, newest = pythons(metadata)
     setup = (ROOT / "scripts" / "setup").read_text(encoding="utf-8")
@@ -71,12 +63,6 @@ def test_the_pythons_are_those_that_setup_takes_and_readme_names(metadata):
         if ":: Python :: 3." in each
     ]
     assert versions == [f"3.{minor}" for minor in range(oldest, newest + 1)]
-
-
-def test_linters_check_for_the_oldest_of_them(metadata):
-    oldest, _ = pythons(metadata)
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'target-version = "py3{oldest}"' in text and f'python_version = "3.{oldest}"' in text
 
 
 def test_numpy_is_all_that_is_needed_without_extras(metadata):

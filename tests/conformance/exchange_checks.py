@@ -9,8 +9,6 @@ from cases import Case
 from worlds import bits_of
 
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
-from hvd_sparse.exchanges.allgather import AllGatherExchange
-from hvd_sparse.schedules.constant import Constant
 from hvd_sparse.selectors.contract import DensitySelector, Found
 from hvd_sparse.step.session import Session
 
@@ -177,16 +175,6 @@ def check_failures(exchange, world_size, **options):
         assert named in str(error), f"rank {rank}: {error}"
         assert bits_of(after) == bits_of(before), f"rank {rank}: the failed step left a trace"
         assert is_finite
-
-
-def composed(exchange, selector, **options):
-    schedule = Constant(selector.density) if hasattr(selector, "density") else None
-    return replace(
-        configured(AllGatherExchange(), **options),
-        exchange=exchange,
-        selector=selector,
-        schedule=schedule,
-    )
 
 
 def beyond_range(world_size):

@@ -25,13 +25,6 @@ def test_sent_and_kept_are_what_was_accumulated_bit_for_bit(case, rollback, dtyp
     memory_checks.check_split_is_exact(case.create(MEMORIES), name, dtype, rollback=rollback)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in conserving if case.create(MEMORIES).keeps_rounding], ids=str
-)
-def test_the_rounding_of_a_lossy_codec_stays_in_the_residual(case):
-    memory_checks.check_rounding_stays(case.create(MEMORIES))
-
-
 @all_memories
 @buffers
 def test_how_long_a_checkpoints_arrays_must_be_is_known_without_making_them(case, rollback):

@@ -3,7 +3,7 @@
 import cases
 import pytest
 import worlds
-from conformance.exchange_checks import COMMON, SPECS, composed, configured, integers
+from conformance.exchange_checks import COMMON, SPECS, configured, integers
 from conformance.replay_checks import BUCKETS, WORLD, check_replay, deliver_again, names_of
 
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
@@ -17,8 +17,8 @@ CONFIGURATIONS = {
         if case.id != "auto"
     },
     **{
-        f"shared_index-{selector}": composed(
-            EXCHANGES.create("shared_index"), selector.create(SELECTORS, density=0.25)
+        f"shared_index-{selector}": worlds.configure(
+            selector.create(SELECTORS, density=0.25), exchange="shared_index"
         )
         for selector in COMMON
     },

@@ -13,13 +13,13 @@ import threading
 
 import numpy as np
 import torch
+import worlds
 from devices.interpreter import change_the_language_once
 from devices.step_worker import CASES, TOPK, Rank, steps
 from devices.transfers import Transfers
 from devices.triton_worker import shuffled
 from frontends._method_cases import SHAPES
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.torch import KernelsByPlace
 from hvd_sparse.kernels.triton import TritonKernels
@@ -92,7 +92,7 @@ def launches(method):
             assert begun == [tensors for tensors, _ in added] == [len(SHAPES)], "one group a bucket"
         return found
 
-    return LocalWorld(1).run(run)[0]
+    return worlds.run(1, run)[0]
 
 
 def _ramp(shape):

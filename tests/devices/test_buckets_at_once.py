@@ -18,7 +18,6 @@ def told():
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 def test_results_and_memories_have_the_bits_of_numpy(told):
     assert len(told["same"]) == 8
     assert [case for case, is_same in told["same"].items() if not is_same] == []

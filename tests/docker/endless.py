@@ -11,7 +11,7 @@ import torch
 
 from hvd_sparse.torch import Compression
 
-LIMIT_S = 120
+LIMIT_S = 1200
 
 
 def main():

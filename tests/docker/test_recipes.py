@@ -60,15 +60,6 @@ def test_a_name_that_no_case_has_is_an_error_that_lists_the_cases(tmp_path):
     assert "no case matches 'nothing'" in done.stderr and "torch gloo; torch mpi;" in done.stderr
 
 
-def test_every_exchange_and_every_fault_is_a_case():
-    cases = said_by_scripts("scripts/docker-test --list").split("\n")
-    for controller in ("gloo", "mpi"):
-        for what in ("torch", "tensorflow", "stop", "kill", "pause", "cut"):
-            assert f"{what} {controller}" in cases
-    for what in ("stop", "kill", "pause", "cut", "add"):
-        assert f"elastic {what}" in cases
-
-
 @pytest.mark.parametrize("name", DOCKERFILES)
 def test_images_take_their_versions_from_the_one_list(name):
     text = (ROOT / name).read_text()

@@ -59,12 +59,10 @@ def compare(name, run):
             stats = handle.stats()
             handle.close()
     apart = float((ends[0] - ends[1]).abs().max())
-    tensors = [figures["sparse_steps"] for figures in stats["tensors"].values()]
     return {
         "apart": apart,
         "difference": apart / float((ends[0] - starts[0]).abs().max()),
         "digest": digest_of([ends[1]]),
-        "steps": sorted(tensors),
         **{key: stats[key] for key in ("sparse_steps", "dense_steps")},
     }
 
@@ -194,22 +192,3 @@ class Mixed(nn.Module):
 
 cases["unusual_layouts_of_parameters"] = partial(with_momentum, make_model=Convolving)
 cases["unusual_mixture_of_dtypes"] = partial(with_momentum, make_model=Mixed)
-
-
-@cases
-def thrown_away(name):
-    def run(hook):
-        model = DistributedDataParallel(network(), **SMALL_BUCKETS)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-        hook(model, optimizer=optimizer, **UNMASKED)
-        first = next(model.parameters())
-        for step in range(9):
-            optimizer.zero_grad()
-            loss_of(model, step).backward()
-            if step < 3:
-                first.grad = None
-            if step % 4 != 2:
-                optimizer.step()
-        return model
-
-    return compare(name, run)

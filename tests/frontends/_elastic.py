@@ -15,7 +15,7 @@ import numpy as np
 WORKER = uuid.uuid4().hex
 SIZE = 3
 STEPS_A_KILL = 6
-LIMIT_S = 240
+LIMIT_S = 1200
 DENSITY = 0.05
 SHAPES = {"wide": (16, 20), "tall": (30, 6)}
 NUMEL = sum(int(np.prod(shape)) for shape in SHAPES.values())

@@ -19,28 +19,24 @@ if NAME == "torch":
 hvd = fw.hvd
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 cases = Cases()
+"""Cases of TensorFlow; PyTorch's groups and dense steps have other tests."""
 
 
 @cases
 def groups_make_no_difference(name):
     found = []
-    ours = ([None], [3], [1], [2, [["wide", "one"]], 3]) if NAME == "torch" else ([None],)
-    for theirs in (None, 1, 2, [["one", "wide"]]):
-        for plans in ours:
-            chosen = {"groups": plans[0]} if plans[0] else {}
-            called, how = f"{name}.{len(found)}", {"groups": theirs}
-            books = fw.Books(SHAPES, "ldte_bs", how=how, name=called, **chosen)
-            for step in range(6):
-                if len(plans) > 1:
-                    books.compressor.regroup(plans[step % len(plans)])
-                books.take_step(books.gradients(step))
-            nbytes = books.compressor.stats()["payload_bytes"]
-            applied = fw.digest_of(books.applied.values())
-            found.append({"applied": applied, "kept": books.digest(), "bytes": nbytes})
-            books.compressor.close()
+    for groups in (None, 1, 2, [["one", "wide"]]):
+        books = fw.Books(SHAPES, "ldte_bs", how={"groups": groups}, name=f"{name}.{len(found)}")
+        for step in range(6):
+            books.take_step(books.gradients(step))
+        nbytes = books.compressor.stats()["payload_bytes"]
+        applied = fw.digest_of(books.applied.values())
+        found.append({"applied": applied, "kept": books.digest(), "bytes": nbytes})
+        books.compressor.close()
     return found
 
 
+@cases
 def high_density_goes_dense(name):
     """At density 0.5, sparse messages would not have fewer bytes, so all steps must be dense."""
     books = fw.Books(SHAPES, "ldte_bs", name=name, density=0.5, allow_dense=True)
@@ -49,10 +45,6 @@ def high_density_goes_dense(name):
     stats, lost, kept = books.compressor.stats(), books.lost(), books.waiting()
     books.compressor.close()
     return {"lost": lost, "kept": kept, "steps": [stats["dense_steps"], stats["sparse_steps"]]}
-
-
-if NAME == "tensorflow":  # in PyTorch a program trains so
-    cases(high_density_goes_dense)
 
 
 # -- ``Compression.auto`` -------------------------------------------------------------------------

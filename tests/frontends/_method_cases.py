@@ -3,6 +3,7 @@
 import hashlib
 
 import numpy as np
+from harness import LIMIT_S
 
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.step.session import Session
@@ -220,7 +221,7 @@ def simulated(compressor, draw, rank, size, *, steps, buckets, average):
         kept = [states[i].memory.arrays().get("residual", np.zeros(0)) for i in range(len(specs))]
         return {"applied": applied, "kept": kept, "given": given}
 
-    outcomes = LocalWorld(size, 60.0).run(script)
+    outcomes = LocalWorld(size, LIMIT_S).run(script)
     mine = outcomes[rank]
     left = sum(
         o["given"] - sum(float(k.sum(dtype=np.float64)) for k in o["kept"]) for o in outcomes

@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from dataclasses import asdict
-from functools import partial
 
 import horovod.torch as hvd
 import numpy as np
@@ -29,7 +28,7 @@ from torch import nn
 
 from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.plan.measurements import STEPS, WARMUP
-from hvd_sparse.torch import Compression, LocalSteps
+from hvd_sparse.torch import Compression
 from hvd_sparse.tracing import SETTING, path_of
 
 cases = Cases()
@@ -230,17 +229,6 @@ def watched(name):
     return {**found, "records": heard, "plain": plain["gradients"]}
 
 
-class Pause(torch.autograd.Function):
-    @staticmethod
-    def forward(context, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        time.sleep(slow(0.1))
-        return gradient
-
-
 @cases
 def timeline(name):
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
@@ -252,7 +240,7 @@ def timeline(name):
         optimizer = optimizer_without_motion(named, compressor)
         for _ in range(WATCHED_STEPS):
             optimizer.zero_grad()
-            last(Pause.apply(first(torch.ones(4, 16)))).sum().backward()
+            last(first(torch.ones(4, 16))).sum().backward()
             optimizer.step()
         compressor.close()
         events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
@@ -339,15 +327,3 @@ def other_densities_on_one_rank(name):
     said = caught(ledger.take_step, ledger.gradients(ADOPTED_AT + 1))
     ledger.compressor.close()
     return said
-
-
-@cases
-def where_nothing_hides_it_is_refused(name):
-    parameters = {"a": torch.nn.Parameter(torch.zeros(40, 30))}
-    descent = torch.optim.SGD(parameters.values(), lr=0.1)
-    named = parameters.items()
-    hiding = partial(Compression.topk, density="hiding", name=name)
-    return [
-        caught(lambda: Compression.auto(named, density="hiding", name=name)),
-        caught(lambda: LocalSteps(descent, named, compression=hiding, every=2)),
-    ]

@@ -168,63 +168,6 @@ def resumed_by_rank_0(name):
     return {"digests": digests[1:]}
 
 
-def cycle_momentum(optimizer, step):
-    for group in optimizer.param_groups:
-        if "momentum" in group:
-            group["momentum"] = (0.9, 0.5, 0.8)[step % 3]
-
-
-def moved_over(name, *, make, comes_back=True, **options):
-    """Compare training that changes from the optimizer itself to a compressor and back with
-    training by the optimizer itself. The state is passed on by rank 0, and the momentum changes at
-    every step.
-
-    Compressed tensors have the moments of rank 0's own gradients, so their state does not return
-    unchanged.
-    """
-
-    def part(way, steps, begun, *, hands_over):
-        model, place = network(), f"{name}.{way}"
-        optimizer = make(model)
-        compressor = hvd.Compression.none
-        if hands_over:
-            compressor = Compression.topk(
-                model.named_parameters(), density=1.0, name=place, optimizer=optimizer, **options
-            )
-        wrapped = distributed(place, model, optimizer, compressor)
-        if begun is not None and hvd.rank() == 0:
-            model.load_state_dict(begun[0])
-            wrapped.load_state_dict(begun[1])
-        # In this order, as Horovod takes a step on ranks without a state, in which weight decay
-        # moves parameters.
-        if begun is not None:
-            hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        for step in steps:
-            cycle_momentum(wrapped, step)
-            train(model, wrapped, range(step, step + 1))
-        if hands_over:
-            compressor.close()
-        return copy.deepcopy((model.state_dict(), wrapped.state_dict()))
-
-    ends = []
-    for way, hands_over in (("plain", False), ("moved", True)):
-        begun = part(f"{way}.1", range(4), None, hands_over=False)
-        begun = part(f"{way}.2", range(4, 8), begun, hands_over=hands_over)
-        if comes_back:
-            begun = part(f"{way}.3", range(8, 12), begun, hands_over=False)
-        ends.append(begun[0])
-    start = network().state_dict()
-    moved = max(float((ends[0][key] - start[key]).abs().max()) for key in start)
-    apart = max(float((ends[0][key] - ends[1][key]).abs().max()) for key in start)
-    return {"difference": apart / moved}
-
-
-cases["moved_over_nesterov"] = partial(moved_over, make=nesterov, comes_back=False, **SPARSE_ONLY)
-for label, make in {"sgd": sgd, "adamw": adamw, "muon": muon}.items():
-    cases[f"moved_over_{label}"] = partial(moved_over, make=make, **DENSE)
-
-
 BOUND = 0.25
 
 

@@ -45,7 +45,7 @@ def test_so_it_is_with_gradients_on_a_device(tmp_path):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(6 * LIMIT_S)  # beyond the limit of the launch
 @pytest.mark.parametrize("framework", SILENCE_S)
 def test_so_it_is_over_twenty_kills_in_one_run(framework, tmp_path):
     check_elastic(framework, 20, tmp_path)

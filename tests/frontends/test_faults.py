@@ -1,7 +1,7 @@
 """Faults under both frameworks: an error of the project's own on every rank, soon, and no hang."""
 
 import pytest
-from _common import launched, measured, measured_of
+from _common import launched, measured_of
 from harness import launch
 
 import hvd_sparse.errors
@@ -27,7 +27,9 @@ FAULTS = {
     "late": (("PeerFailure",), ()),
 }
 """By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
-OF_TORCH = ("changed", "converted", "outlived", "alone", "pauses")
+OF_TORCH = ("changed", "converted", "outlived", "alone", "pauses", "frozen", "a_step_is_given_up")
+OF_ONE = {**dict.fromkeys(OF_TORCH, "torch"), "late": "tensorflow"}
+"""The framework of the kinds that only one has."""
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 
@@ -36,10 +38,10 @@ def world(request):
     return request.param
 
 
-def found_in(world, kind):
-    ranks, _, framework = world
-    is_there = framework == "torch" if kind in OF_TORCH else kind != "late" or framework != "torch"
-    if not is_there or (kind == "process_set" and framework != "torch" and ranks == 2):
+def found_in(world, kind, framework=None):
+    ranks, _, own = world
+    is_there = own == (framework or OF_ONE.get(kind, own))
+    if not is_there or (kind == "process_set" and own != "torch" and ranks == 2):
         pytest.skip("there is no such case")  # no smaller process set of more than one
     return measured_of(outcome_of(world), kind)
 
@@ -74,20 +76,18 @@ def test_a_fault_is_an_error_of_ours_on_every_rank(world, kind):
 
 
 def test_tensorflows_unknown_gradients_are_refused_with_the_remedy(world):
-    for results in found_in(world, "unknown").values():
+    for results in found_in(world, "unknown", "tensorflow").values():
         for result in results:
-            said = result["raised"]
-            assert world[2] == "torch" or "give the compressor all variables" in said
+            assert "give the compressor all variables" in result["raised"]
 
 
 def test_what_one_rank_alone_cannot_place_and_goes_dense_last_fails_there_and_is_right_elsewhere(
     world,
 ):
     """All messages have gone when it comes, and a dense gradient has no carrier: docs/adr/0005."""
-    *others, at_fault = found_in(world, "unknown")[DENSE_AND_LAST]
-    if world[2] == "torch":
-        check(at_fault["raised"], ("PeerFailure",), ("UnknownGradient",))
-        assert {result["raised"] for result in others} == {"nothing was raised"}
+    *others, at_fault = found_in(world, "unknown", "torch")[DENSE_AND_LAST]
+    check(at_fault["raised"], ("PeerFailure",), ("UnknownGradient",))
+    assert {result["raised"] for result in others} == {"nothing was raised"}
 
 
 def test_gradients_changed_before_synchronize_leave_no_trace(world):
@@ -120,16 +120,14 @@ def test_nobody_rests_for_long_who_is_waited_for(world):
 
 
 def test_a_rank_rests_at_its_last_gradient_beside_frozen_parameters(world):
-    if world[2] == "torch":
-        for result in measured(outcome_of(world), "frozen_parameters"):
-            assert result["rests"] == list(range(4))
+    for result in found_in(world, "frozen")["frozen_parameters"]:
+        assert result["rests"] == list(range(4))
 
 
 def test_a_step_that_is_given_up_leaves_no_loss_scale(world):
-    if world[2] == "torch":
-        for result in measured(outcome_of(world), "a_step_is_given_up"):
-            assert result["scale"] == [2.0, 2.0]
-            assert not any(result["left"])
+    for result in found_in(world, "a_step_is_given_up")["a_step_is_given_up"]:
+        assert result["scale"] == [2.0, 2.0]
+        assert not any(result["left"])
 
 
 @pytest.mark.parametrize(("framework", "controller"), [("torch", "mpi"), ("tensorflow", "gloo")])

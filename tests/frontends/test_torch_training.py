@@ -123,14 +123,6 @@ def test_two_threads_begin_a_bucket_once(outcome):
     assert all(result == results[0] for result in results)
 
 
-def test_groups_make_no_difference(outcome):
-    results = measured(outcome, "groups_make_no_difference")
-    for result in results:
-        assert len(result) == 16
-        assert {each["applied"] for each in result} == {results[0][0]["applied"]}
-        assert len({each["kept"] for each in result}) == 1
-
-
 def test_groups_that_differ_between_ranks_are_refused(outcome):
     for result in measured(outcome, "other_groups_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
@@ -187,12 +179,7 @@ def test_watching_changes_no_bit_and_tells_what_was_sent(outcome):
     assert [(each["step"], each["loss"]) for each in metrics] == [
         (step, 0.5) for step in range(1, WATCHED_STEPS + 1)
     ]
-    for each in records:
-        for key in WATCHED:
-            told = each["tensors"][key]
-            assert 0.05 < told["density_achieved"] < 0.2 and told["threshold"] > 0
-            assert told["bytes_received"] > 0 and told["residual_norm"] > 0
-        assert each["total"]["exchange_s"] > 0
+    assert all(set(each["tensors"]) == set(WATCHED) for each in records)
 
 
 def test_a_summary_is_printed_on_one_rank_alone(outcome):
@@ -232,9 +219,3 @@ def test_states_with_other_densities_are_refused_on_all_ranks(outcome):
     for result in measured(outcome, "other_densities_on_one_rank"):
         alone = result == "nothing was raised" and len(outcome.results) == 1
         assert alone or "the ranks have loaded states with different densities" in result
-
-
-def test_densities_that_nothing_hides_are_refused(outcome):
-    for auto, local in measured(outcome, "where_nothing_hides_it_is_refused"):
-        assert "density is 'hiding', and auto measures its ways" in auto
-        assert "density is 'hiding', and local steps send between passes" in local

@@ -10,7 +10,6 @@ from conformance.exchange_checks import whole_residuals
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import PeerFailure
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.engines import resolve_engine
@@ -158,18 +157,12 @@ SHARED = [
 ]
 
 
-def sharing(selector):
-    made = Configuration.create(selector=selector)
-    plain = worlds.configure(exchange="shared_index")
-    return replace(plain, selector=made.selector, schedule=made.schedule)
-
-
 @pytest.mark.parametrize("selector", SHARED, ids=lambda selector: selector["id"])
 @pytest.mark.parametrize("world_size", SIZES)
 def test_with_shared_indices_compressing_commutes_with_averaging(selector, world_size):
     """Invariant 26, exact for whole numbers; 27: the indices are the same on all ranks."""
     gradients = whole_numbers(world_size)
-    applied, kept = reduce_once(sharing(selector), gradients)
+    applied, kept = reduce_once(worlds.configure(selector, exchange="shared_index"), gradients)
     total = sum(gradients)
     chosen = applied != 0
     assert applied[chosen].tolist() == total[chosen].tolist()
@@ -180,7 +173,7 @@ def test_with_shared_indices_compressing_commutes_with_averaging(selector, world
 
 def test_chunks_are_those_of_the_summed_norms():
     gradients = whole_numbers(3)
-    applied, _ = reduce_once(sharing(CHUNKED), gradients)
+    applied, _ = reduce_once(worlds.configure(CHUNKED, exchange="shared_index"), gradients)
     norms = sum(np.abs(g).reshape(-1, 20).sum(1) for g in gradients)
     expected = sorted(np.argsort(norms)[-int(norms.size * DENSITY) :].tolist())
     assert np.unique(np.flatnonzero(applied) // 20).tolist() == expected
@@ -255,10 +248,8 @@ def test_hierarchical_selects_from_a_nodes_sum_part_by_part(world_size):
 )
 def test_under_hierarchical_the_bounds_of_selectors_are_those_of_a_part(selector, most):
     """The gradients grow, so that after the first steps many entries reach the threshold."""
-    configuration = Configuration.create(
-        selector=selector, min_numel=1, compress_1d=True, allow_dense=False,
-        exchange={"id": "hierarchical", "ranks_per_node": 4},
-    )  # fmt: skip
+    exchange = {"id": "hierarchical", "ranks_per_node": 4}
+    configuration = worlds.configure(selector, exchange=exchange)
 
     def script(collective):
         session, sent = Session(configuration, [SPEC], collective), [0]

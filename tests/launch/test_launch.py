@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -145,7 +146,11 @@ def of_mpirun(folder, script):
 
 
 def test_an_mpirun_without_ranks_that_does_not_end_is_ended(tmp_path):
-    done = of_mpirun(tmp_path, f"sleep 3\nmkfifo {tmp_path}/never\nread line <>{tmp_path}/never")
+    seen = tmp_path / "SEEN"  # until then, mpirun has a rank
+    looks = f'found="$({shutil.which("ps")} "$@")"'
+    program(tmp_path / "bin" / "ps", f'{looks} && {{ echo "$found"; touch {seen}; }}')
+    waits = f"(until [ -e {seen} ]; do sleep 0.1; done)\nmkfifo {tmp_path}/never\n"
+    done = of_mpirun(tmp_path, f"{waits}read line <>{tmp_path}/never")
     assert done.returncode == 1
     assert "mpirun still waits for a host that is frozen or cut off" in done.stderr
 

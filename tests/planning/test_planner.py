@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from hvd_sparse.plan.costs import Line
 from hvd_sparse.plan.decisions import Instance, best_plan, end_s, simplified
 
 MODES = (False, True)
-SEEDS = st.integers(0, 2**32 - 1)
 
 
 DENSITY = 0.001

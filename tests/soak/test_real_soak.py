@@ -20,14 +20,14 @@ def soak(folder, sizes, steps, between):
     return checks, faults
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(3 * LIMIT_S)
 def test_nothing_is_lost_and_replicas_stay_equal_on_real_ranks(tmp_path):
     checks, faults = soak(tmp_path, [2, 3], steps=100, between=5)
     assert checks == 40 and faults > 3
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(6 * LIMIT_S)
 def test_so_it_is_over_20000_steps_at_every_100th(tmp_path):
     checks, faults = soak(tmp_path, Plan(4).sizes(20), steps=1000, between=100)
     assert checks == 200 and faults > 500

@@ -51,7 +51,7 @@ def main():
     if start:
         compressor.load(folder / str(start))
         states = checkpoint.read(folder / str(start))
-        check_redistribution(states, gather(residuals()), average=True)
+        check_redistribution(states, gather(residuals()))
 
     def reduce(step):
         scale[0] = plan.scale(step)
@@ -66,7 +66,7 @@ def main():
         return result
 
     steps = range(start, start + count)
-    checks = check_steps(plan, steps, reduce, residuals, gather, average=True, between=between)
+    checks = check_steps(plan, steps, reduce, residuals, gather, between)
     faults = sum(bool(plan.spoiled(step, size)) for step in steps)
     compressor.save(folder / str(start + count))
     report(

@@ -4,7 +4,6 @@ import cases
 import numpy as np
 import worlds
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.session import Session
@@ -17,13 +16,9 @@ ABSENT = {3: ("t1", "t4"), 4: ("t0", "t1", "t2", "t3")}
 
 
 def configure(case=None, density=0.05, **options):
+    selector = "topk" if case is None else case.create(SELECTORS, density=density)
     options = {"select_over": "group", "groups": 1, **options}
-    plain = worlds.configure(density=density, **options).describe()
-    if case is None:
-        return Configuration.create(**plain)
-    selector = case.create(SELECTORS, density=density)
-    schedule = plain["schedule"] if hasattr(selector, "density") else None
-    return Configuration.create(**{**plain, "selector": selector, "schedule": schedule})
+    return worlds.configure(selector, density, **options)
 
 
 def train(

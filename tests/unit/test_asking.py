@@ -1,4 +1,4 @@
-"""Ranks answer each other over UDP, nobody else, and stand still for a while unharmed."""
+"""Ranks answer each other over UDP, nobody else; standstills are no part of a wait."""
 
 import json
 import os
@@ -8,52 +8,46 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import worlds
-from harness import slow
 
 from hvd_sparse.collectives.contract import Gatherer
+from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.watch import peers
+from hvd_sparse.watch import watchdog as watchdogs
 from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
-from hvd_sparse.watch.watchdog import EXIT_CODE, Watchdog
+from hvd_sparse.watch.watchdog import PatientPending, Watchdog
 
 HANG_S = 600.0
 SILENT_S = 0.2
 HERE = ("127.0.0.1",)
 
 OTHER_PROCESS = """
-import ctypes, json, sys, time
+import ctypes, json, sys
 from dataclasses import astuple
 from hvd_sparse.watch.watchdog import Watchdog
 endpoint = Watchdog("other", 5, None).endpoint(5)
 print(json.dumps(astuple(endpoint)), flush=True)
 
-doing = {
-    "sleeps": lambda: time.sleep(3600),
-    "holds the lock": lambda: ctypes.PyDLL(None).sleep(3600),
-}
-doing[sys.stdin.readline().strip()]()
+sys.stdin.readline()
+ctypes.PyDLL(None).sleep(3600)  # holds Python's lock
 """
-
-
-def begin(program, *arguments):
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", program, *arguments], **pipes, text=True)
 
 
 class Other:
     def __init__(self):
-        self.process = begin(OTHER_PROCESS)
-        rank, where, port, token = json.loads(self.read())
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], **pipes)
+        rank, where, port, token = json.loads(self.process.stdout.readline())
         self.endpoint = Endpoint(rank, tuple(where), port, token)
 
-    def do(self, what):
-        self.process.stdin.write(what + "\n")
+    def hold_the_lock(self):
+        self.process.stdin.write("\n")
         self.process.stdin.flush()
-
-    def read(self):
-        return self.process.stdout.readline()
 
     def answers(self, patience_s=HANG_S):
         return 5 in ask_all([self.endpoint], {"a": 1}, patience_s)
@@ -176,7 +170,7 @@ def test_a_process_that_is_stopped_or_holds_pythons_lock_is_silent(other, what):
         other.process.send_signal(signal.SIGCONT)
         assert other.answers()
     else:
-        other.do(what)
+        other.hold_the_lock()
         while other.answers(SILENT_S):  # until it has the lock
             pass
 
@@ -191,73 +185,58 @@ def test_a_process_that_has_ended_or_a_port_that_is_closed_is_silent(other):
         pass
 
 
-LIMIT_S = slow(3.0)
+def test_of_a_standstill_the_clock_counts_little(monkeypatch):
+    """As of a process that was suspended, or whose lock a thread did not release."""
+    own, here, reads = time, threading.current_thread(), iter([0.0, 0.25, 60.0, 60.25])
 
-WAITS = """
-import ctypes, sys, threading, time
-import numpy as np
-from hvd_sparse.collectives.local import LocalWorld
-from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
+    def of_this_thread(here_too, elsewhere):
+        return lambda *given: (
+            here_too(*given) if threading.current_thread() is here else elsewhere(*given)
+        )
 
-limit_s = float(sys.argv[1])
-
-def notice():
-    read_s = time.monotonic()
-    while time.monotonic() - read_s < limit_s:
-        read_s = time.monotonic()
-        time.sleep(0.01)
-    print("stood still", flush=True)
-
-threading.Thread(target=notice, daemon=True).start()
-
-def on_rank(collective):
-    watchdog = Watchdog("w", collective.rank, limit_s)
-    watchdog.ledger.begin("a")
-    if not collective.rank:
-        print("waits", flush=True)
-    elif sys.stdin.readline() == "locks\\n":
-        ctypes.PyDLL(None).sleep(int(2 * limit_s))  # for all threads
-        sys.stdin.readline()
-    total = PatientCollective(collective, watchdog).allreduce(np.ones(2), "a").wait(limit_s)
-    watchdog.ledger.end("a")
-    return total.tolist()
-
-print(LocalWorld(2, timeout_s=1200).run(on_rank), flush=True)
-"""
+    faked = {
+        "monotonic": of_this_thread(lambda: next(reads), own.monotonic),
+        "sleep": of_this_thread(lambda _: None, own.sleep),
+    }
+    monkeypatch.setattr(peers, "time", SimpleNamespace(**faked))
+    clock = peers.RunningClock()
+    with pytest.raises(StopIteration):
+        clock._run()
+    assert clock.now_s == 0.25 + peers.MOST_S + 0.25
 
 
-@pytest.fixture
-def waiting():
-    process = begin(WAITS, str(LIMIT_S))
-    assert process.stdout.readline() == "waits\n"
-    yield process
-    process.kill()
-    process.communicate()
+LIMIT_S = 10.0
 
 
-def suspend(process):
-    process.send_signal(signal.SIGSTOP)
-    time.sleep(2 * LIMIT_S)
-    process.send_signal(signal.SIGCONT)
+@pytest.mark.parametrize(
+    ("ran_s", "is_silent", "limits_s"),
+    [
+        ([1.0, 1.0, 0.0], False, [10.0, 9.0, 8.0]),
+        ([1.0, 9.0], False, [10.0, 9.0]),
+        ([10.0, 5.0, 0.0], True, [10.0, 10.0, 5.0]),
+        ([10.0, 10.0], True, [10.0, 10.0]),
+    ],
+    ids=["stood still", "at the limit", "a rank is silent", "at twice the limit"],
+)
+def test_a_wait_ends_by_the_clock_and_is_extended_once(ran_s, is_silent, limits_s, monkeypatch):
+    clock, seen_s, left_s = SimpleNamespace(now_s=100.0), [], list(ran_s)
+    monkeypatch.setattr(watchdogs, "clock", clock)
 
+    class Waiting:
+        is_done = None
 
-def lock(process):
-    process.stdin.write("locks\n")
-    process.stdin.flush()
+        def wait(self, timeout_s):
+            seen_s.append(timeout_s)
+            ran_s = left_s.pop(0)
+            clock.now_s += ran_s
+            if ran_s:
+                raise ExchangeTimeout("the time is over")
+            return np.ones(2)
 
-
-@pytest.mark.parametrize("stand_still", [suspend, lock])
-def test_a_process_that_stood_still_for_longer_than_the_limit_waits_on(waiting, stand_still):
-    stand_still(waiting)
-    assert waiting.stdout.readline() == "stood still\n"
-    output, _ = waiting.communicate("goes on\n")
-    assert (waiting.returncode, output) == (0, "[[2.0, 2.0], [2.0, 2.0]]\n")
-
-
-def test_the_limit_holds_after_a_standstill_too(waiting):
-    suspend(waiting)
-    waiting.stdout.read()
-    assert waiting.wait() in (1, EXIT_CODE)  # of the wait, or of the watchdog
+    pending = PatientPending(Waiting(), SimpleNamespace(has_silent_rank=lambda: is_silent))
+    with nullcontext() if 0.0 in ran_s else pytest.raises(ExchangeTimeout):
+        assert pending.wait(LIMIT_S).tolist() == [1.0, 1.0]
+    assert seen_s == limits_s
 
 
 def test_a_clock_that_does_not_run_any_more_is_started_anew():

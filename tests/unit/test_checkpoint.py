@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.state import checkpoint_file as checkpoint
 from hvd_sparse.state.checkpoint_file import gather_into_file
@@ -263,9 +262,9 @@ def test_all_ranks_gather_into_one_file(tmp_path):
         state = state_of(collective.rank)
         if collective.rank == 1:
             del state["tensors"]["b"]
-        gather_into_file(state, tmp_path / "file", collective, "save", 5.0)
+        gather_into_file(state, tmp_path / "file", collective, "save", worlds.TIMEOUT_S)
 
-    LocalWorld(3).run(on_rank)
+    worlds.run(3, on_rank)
     found = checkpoint.read(tmp_path / "file")
     assert [sorted(state["tensors"]) for state in found] == [["a", "b"], ["a"], ["a", "b"]]
     for rank in (0, 2):
@@ -282,9 +281,9 @@ def test_a_path_that_cannot_be_written_is_an_error_on_every_rank(
     monkeypatch.chdir(tmp_path)
 
     def on_rank(collective):
-        gather_into_file(state_of(collective.rank), path, collective, "save", 5.0)
+        gather_into_file(state_of(collective.rank), path, collective, "save", worlds.TIMEOUT_S)
 
-    results = LocalWorld(3, timeout_s=10).run_all(on_rank)
+    results = worlds.LocalWorld(3, worlds.TIMEOUT_S).run_all(on_rank)
     assert [type(result) for result in results] == [PeerFailure] * 3
     assert words in str(results[2])
 
@@ -301,9 +300,11 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
             return call()
 
         around = worlds.Around(collective, lose)
-        gather_into_file(state_of(collective.rank), tmp_path / "file", around, "save", 5.0)
+        gather_into_file(
+            state_of(collective.rank), tmp_path / "file", around, "save", worlds.TIMEOUT_S
+        )
 
-    results = LocalWorld(2).run_all(on_rank)
+    results = worlds.LocalWorld(2, worlds.TIMEOUT_S).run_all(on_rank)
     assert isinstance(results[0], ExchangeTimeout)
     assert calls.count(0) == 3
     assert os.listdir(tmp_path) == []
@@ -326,9 +327,9 @@ def test_an_array_above_what_a_collective_can_count_is_gathered_in_slices(
         if collective.rank == 1:
             del state["tensors"]["a"]
         around = worlds.Around(collective, note)
-        gather_into_file(state, tmp_path / "file", around, "save", 5.0)
+        gather_into_file(state, tmp_path / "file", around, "save", worlds.TIMEOUT_S)
 
-    LocalWorld(3).run(on_rank)
+    worlds.run(3, on_rank)
     slices = [each[1:-1] for each in gathered]  # without the two of JSON
     share = most_bytes // 3
     assert [len(each) for each in slices] == [-(-160 // share) + -(-24 // share)] * 3

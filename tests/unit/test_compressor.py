@@ -27,10 +27,20 @@ def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
         make(configure(name="twin"))
 
 
-def test_local_steps_without_rollback_are_refused(make):
-    local = LocalStepsBase(make, 2, 1.0, 0.0, False)
-    with pytest.raises(InvalidOption, match=r"rollback is False.*leave rollback=False out"):
-        local._take(make(configure("ldte_bs", 0.1, rollback=False)))
+@pytest.mark.parametrize(
+    ("density", "rollback", "words"),
+    [
+        (0.1, False, r"rollback is False.*leave rollback=False out"),
+        ("hiding", True, r"density is 'hiding', and local steps send between passes"),
+    ],
+)
+def test_local_steps_without_rollback_or_with_densities_that_hide_are_refused(
+    density, rollback, words
+):
+    local = LocalStepsBase(Compressor, 2, 1.0, 0.0, False)
+    compressor = Compressor(configure("ldte_bs", density, rollback=rollback), "numpy")
+    with pytest.raises(InvalidOption, match=words):
+        local._take(compressor)
 
 
 def test_compressors_of_equal_models_have_names_of_their_own(make):

@@ -1,7 +1,5 @@
 """How many entries and bytes a density asks for, and the bounds of messages and of memory."""
 
-from dataclasses import replace
-
 import cases
 import numpy as np
 import pytest
@@ -85,8 +83,7 @@ def run(configuration, steps=4):
 )
 def test_messages_stay_within_it_and_the_rest_in_the_residual(case):
     selector = case.create(SELECTORS, density=0.1)
-    plain = worlds.configure(max_gathered_bytes=LIMIT)
-    configuration = replace(plain, selector=selector, schedule=None)
+    configuration = configure(selector, max_gathered_bytes=LIMIT)
     outcomes = run(configuration)
     for _, applied, _, sizes, _ in outcomes:
         assert max(sizes) <= LIMIT / SIZE
@@ -102,11 +99,8 @@ CHANGING = [case for case in cases.SELECTORS if case.create(SELECTORS, density=0
 
 @pytest.mark.parametrize("case", CHANGING, ids=str)
 def test_of_entries_sent_with_equal_values_those_of_the_largest_accumulated_values_are_sent(case):
-    configuration = replace(
-        worlds.configure(max_gathered_bytes=LIMIT),
-        selector=case.create(SELECTORS, density=0.1),
-        schedule=None,
-    )
+    selector = case.create(SELECTORS, density=0.1)
+    configuration = configure(selector, max_gathered_bytes=LIMIT)
     applied = sum(np.abs(each) for each in run(configuration)[0][1])
     assert np.flatnonzero(applied).max() > 0.75 * SPEC.numel
 
@@ -143,7 +137,6 @@ def test_a_capacity_is_the_most_that_fits(case, gathered_bytes, wanted):
 
 def test_a_format_that_is_shorter_for_all_entries_stays_within_it_if_some_are_zero():
     """All 2000 signs need 250 bytes, and fewer signs also a bitmap of 250 bytes."""
-    selector = {"selector": {"id": "ef_sign"}, "codec": "one_bit"}
-    options = {"min_numel": 1, "allow_dense": False, "max_gathered_bytes": LIMIT}
-    for _, _, _, sizes, _ in run(Configuration.create(**selector, **options)):
+    configuration = configure({"id": "ef_sign"}, codec="one_bit", max_gathered_bytes=LIMIT)
+    for _, _, _, sizes, _ in run(configuration):
         assert max(sizes) <= LIMIT / SIZE

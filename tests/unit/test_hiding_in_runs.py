@@ -8,19 +8,15 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import adopted, samples, told
+from unit.timings import samples, told
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels import reference
 from hvd_sparse.plan import decisions
 from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import HiddenDensities
-from hvd_sparse.plan.measurements import STEPS, WARMUP
-from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.session import Session
-from hvd_sparse.step.step import Step
 
 SPECS = worlds.tensors((400, 30), (70, 90), (300, 200), (50, 50), (640, 80), (9, 9), (6,))
 ASKED = worlds.configure("topk", "hiding:200", compress_1d=False)
@@ -121,18 +117,6 @@ def test_a_schedule_ends_at_what_was_measured():
     assert [warmed.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.001]
     settled = warmed.with_measured(SPECS, {"t4": 0.25})
     assert [settled.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.25]
-
-
-def policy():
-    return HidingPolicy(Step(CONFIGURATION, SPECS, BUCKETS, reference), "test")
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_all_ranks_adopt_the_same_densities_at_one_step(ranks):
-    results = adopted(policy, KEYS, ranks, [True] * 20)
-    assert results[0][0] == WARMUP + STEPS
-    assert all(result == results[0] for result in results)
-    assert sorted(results[0][1].densities) == sorted(KEYS)
 
 
 @pytest.mark.parametrize(

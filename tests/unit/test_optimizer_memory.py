@@ -127,6 +127,7 @@ def test_auto_without_an_optimizers_memory_leaves_dense_steps_to_horovod():
         ({"optimizer": SGD, "ways": ("sparse", "fp16")}, "leave 'fp16' or optimizer= out"),
         ({"memory": "adam_correction"}, "give the optimizer, by optimizer="),
         ({"optimizer": SGD, "groups": "planned"}, "groups is 'planned'"),
+        ({"density": "hiding"}, "density is 'hiding', and auto measures its ways"),
         ({"steps": 100}, "optimizer is missing"),
         ({"schedule": {"id": "learning_rate", "value": 0.1}}, "there is no optimizer="),
     ],

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import configure, integers, normals, residuals, tensors
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.step.session import Session
 
@@ -21,13 +20,6 @@ def full(*sizes):
 
 selectors = pytest.mark.parametrize("selector", cases.SELECTORS, ids=str)
 SHAPES = ((40, 30), (17,), (3, 4, 5), (), (1, 1))
-
-
-def configuration_of(case, density, **options):
-    plain = configure(density=density, **options).describe()
-    selector = case.create(SELECTORS, density=density)
-    schedule = plain["schedule"] if hasattr(selector, "density") else None
-    return Configuration.create(**{**plain, "selector": selector, "schedule": schedule})
 
 
 def sends_all_at_density_one(case):
@@ -60,8 +52,8 @@ def settings_of_a_world(draw):
 def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
     """(3) Exact for whole numbers on 2**i ranks, but where other values are sent."""
     specs, steps, size = world["specs"], world["steps"], world["world_size"]
-    options = {"density": world["density"], "rollback": world["rollback"]}
-    configuration = configuration_of(world["selector"], **options)
+    selector = world["selector"].create(SELECTORS, density=world["density"])
+    configuration = configure(selector, rollback=world["rollback"])
     outcomes = worlds.run(size, lambda c: train(c, configuration, specs, steps, integers))
     for spec in specs:
         places = itertools.product(range(size), range(steps))
@@ -75,7 +67,7 @@ def test_sent_and_kept_entries_of_all_ranks_are_all_gradients_exactly(world):
 @selectors
 @pytest.mark.parametrize("world_size", [3, *full(2, 5)])
 def test_replicas_get_the_same_bits_at_every_step(selector, world_size):
-    configuration = configuration_of(selector, 0.05)
+    configuration = configure(selector.create(SELECTORS, density=0.05))
     outcomes = worlds.run(world_size, lambda c: train(c, configuration, tensors(*SHAPES), 10))
     first = outcomes[0][0]
     for reduced, _, _ in outcomes[1:]:
@@ -91,7 +83,7 @@ def test_replicas_get_the_same_bits_at_every_step(selector, world_size):
 def test_density_one_is_the_dense_reduction(selector, world_size, average):
     """Law 3, by the sparse path; exact on 2**i ranks."""
     specs = tensors(*SHAPES)
-    configuration = configuration_of(selector, 1.0)
+    configuration = configure(selector.create(SELECTORS, density=1.0))
     for reduced, left, report in worlds.run(
         world_size, lambda c: train(c, configuration, specs, 3, average=average)
     ):

@@ -5,7 +5,6 @@ import re
 import numpy as np
 import pytest
 import worlds
-from harness import slow
 from unit.steps import (
     FAULTY,
     SPECS,
@@ -260,7 +259,7 @@ def test_a_failure_takes_back_no_earlier_step():
 
 def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
     def script(collective):
-        session = start(collective, configure(timeout_s=slow(0.5)))
+        session = start(collective)
         given = gradients(collective, 0)["t0"].reshape(-1)
         if collective.rank == FAULTY:  # its carrier comes, its entries do not
             wire, _ = session.step.compress(0, given)
@@ -268,6 +267,7 @@ def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
             return
         wire, ticket = session.driver.compress(0, given)
         reduced = collective.allreduce(wire, "t0").wait(None)
+        collective._world.timeout_s = 0.1
         with pytest.raises(ExchangeTimeout, match=r"ranks \[1\] did not submit it; .* tensors t0"):
             session.driver.decompress(reduced, ticket)
 

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -10,11 +9,10 @@ from types import ModuleType
 
 import pytest
 from conformance.stack_checks import check_stack_reading
-from harness import slow
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, clock
+from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, ask_all, clock
 from hvd_sparse.watch.watchdog import (
     EXIT_CODE,
     Line,
@@ -29,8 +27,8 @@ import atexit, os, sys, time
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.watch import watchdog
 atexit.register(time.sleep, 3600)  # as Horovod's own end, which waits for the other ranks
-watchdog.GRACE_S = watchdog.END_S = 1
-stuck = watchdog.Watchdog("stuck", 0, 1.0)
+watchdog.END_S = 1
+stuck = watchdog.Watchdog("stuck", 0, 600.0)
 stuck.ledger.begin("a")
 try:
     raise ExchangeTimeout(stuck.give_up())
@@ -42,10 +40,10 @@ except ExchangeTimeout as error:
         stuck.ledger.restart()
         stuck.ledger.begin("a")
         stuck.ledger.end("a")
-        while stuck.ledger.idle_s < 3:
-            time.sleep(0.1)
-        os._exit(0)
-    time.sleep(3600)
+    watchdog.GRACE_S = 1
+    while sys.argv[1] == "goes on" or stuck.ledger.idle_s < 3:
+        time.sleep(0.1)
+    os._exit(0)
 """
 
 
@@ -58,22 +56,23 @@ def here():
 
 @pytest.fixture
 def start_peer(monkeypatch):
-    open_ports, silent = [], []
-    monkeypatch.setattr(watchdogs, "PATIENCE_S", 600.0)
+    """Start a rank that answers, or name one that is silent: nobody waits for it here."""
+    open_ports = []
+
+    def ask_others(peers, submitted, _):
+        return ask_all([peer for peer in peers if peer.port], submitted, 600.0)
 
     def start(rank, behind=None):
         if behind is None:
-            monkeypatch.setattr(watchdogs, "PATIENCE_S", slow(1.0))
-            silent.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            silent[-1].bind(("127.0.0.1", 0))
-            return Endpoint(rank, ("127.0.0.1",), silent[-1].getsockname()[1], "0" * 32)
+            return Endpoint(rank, (), 0, "")
         answer = Answer(rank, 0, behind, "it is at train.py:3 (step)")
         open_ports.append(Port(lambda submitted: answer))
         return Endpoint(rank, ("127.0.0.1",), open_ports[-1].number, open_ports[-1].token)
 
+    monkeypatch.setattr(watchdogs, "ask_all", ask_others)
     yield start
-    for each in [*open_ports, *silent]:
-        each.close()
+    for port in open_ports:
+        port.close()
 
 
 @pytest.fixture
