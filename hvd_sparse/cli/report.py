@@ -103,7 +103,7 @@ class Run:
         return _curve([(each[over], each[name]) for each in self.latest(name)])
 
     def latest(self, name: str) -> list[Report]:
-        """Return the records of a metric; of records of the same step, the last."""
+        """Return the records that have a metric, for each step only the last."""
         return list({each["step"]: each for each in self.metrics if name in each}.values())
 
     def total(self, name: str, over: str) -> Curve:

@@ -106,8 +106,9 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries that this rank's merges have kept so far, and those that
-    they have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no frame."""
+    """One tensor on one rank: the entries that this rank's merges have kept so far, and the
+    entries that the merges have cut. If a sum has overflowed, ``is_finite`` is False, and the rank
+    sends no frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels

@@ -313,8 +313,8 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that densities follow, or None. Warn about a low mean
-        density."""
+        """Return the learning rates that the densities follow, or None if the schedule is another.
+        Also warn if the run's mean density is too low."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:

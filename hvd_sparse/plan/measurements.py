@@ -168,8 +168,9 @@ class Measurements:
             self._step["encode"][key] = seconds
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict. All but the last three are medians over the steps, by
-        tensor name. If entries are selected from whole groups, groups take the place of tensors.
+        """Return a JSON-serializable dict. All but "seen", "whole" and "steps" are medians over
+        the steps, by tensor name. If entries are selected from whole groups, groups take the
+        place of tensors.
 
         "ready" : seconds from the step's first gradient to this gradient, without this package's
             work

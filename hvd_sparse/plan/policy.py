@@ -44,8 +44,8 @@ MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
 few steps are uncertain, and dense is the safer choice."""
 WORSE = 1.05
-"""A new trial begins if the chosen way is now slower by more than this factor than another way was
-in the last trial."""
+"""A new trial begins if the chosen way now takes more than this factor times as long as another way
+took in the last trial."""
 RECENT = 50
 """Largest number of recent steps from which a review computes the median."""
 
@@ -217,8 +217,8 @@ class Trial:
             self.verdict = Verdict(fastest, medians)
 
     def _review(self, agree: Agree) -> None:
-        """Begin a new trial if the chosen way is now slower by more than ``WORSE`` than another way
-        was in the trial."""
+        """Begin a new trial if the chosen way now takes more than ``WORSE`` times as long as
+        another way took in the trial."""
         assert self.verdict is not None
         now = max(agree(statistics.median(list(self._durations)[-RECENT:])))
         chosen = self.verdict.way

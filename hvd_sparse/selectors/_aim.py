@@ -52,8 +52,8 @@ class Cut:
     """A selector's decision about the candidates: the ``count`` largest of them are selected.
 
     memo, is_fallback : as in ``Found``
-    threshold : as in ``Found``. If it is None, the aim's threshold is used if all candidates are
-        selected, and otherwise the smallest selected magnitude
+    threshold : the threshold of ``Found``. None stands for the aim's threshold when all candidates
+        are selected, and for the smallest selected magnitude when only some are
     """
 
     count: int

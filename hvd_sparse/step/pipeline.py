@@ -178,10 +178,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus, the entries that a pass on a device extracted but the
-        selector did not select, may be added back to its vector later, by the kernel launch that
-        writes the bucket's sums. This requires that no code reads the vector until then, and that a
-        failed step discards the vector."""
+        """The surplus consists of the entries that a pass on a device extracted but the selector
+        did not select. Return whether they may be added back to the vector later, by the kernel launch
+        that writes the bucket's sums. This requires that no code reads the vector until then, and
+        that a failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes

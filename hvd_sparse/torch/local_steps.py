@@ -197,8 +197,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Broadcast a tensor in place from the lowest rank. Horovod needs contiguous tensors, and
-    bfloat16 as float32."""
+    """Broadcast a tensor in place from the lowest rank. A contiguous copy is sent, with bfloat16 as
+    float32, because Horovod needs this."""
     root = min(getattr(process_set, "ranks", None) or [0])
     sent = (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
     hvd.broadcast_(sent, root, name=name, process_set=process_set)

@@ -49,10 +49,11 @@ that a branch on whether an entry is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
-    """Return a function that emits the SIMD vector to add at an index. The call's first argument is
-    the gradient, and its last argument is the direction. If the direction is empty, the SIMD vector
-    has entries of the gradient, otherwise entries of the direction. ``store`` emits the writes of
-    the direction's new vectors (velocity or moments)."""
+    """Return a function that, for an index, emits the instructions that compute the SIMD vector to
+    be added there. Of the kernel's arguments in ``call``, the first is the gradient, and the last
+    is the direction. If the direction is empty, entries of the gradient are added, otherwise
+    entries of the direction. ``store`` emits the writes of the direction's new vectors (velocity or
+    moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
