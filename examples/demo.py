@@ -50,8 +50,9 @@ def parse_arguments():
     parser.add_argument(
         "--density",
         type=density_text,
-        help="fraction of the entries that the sparse run sends, NAME=FRACTION,... or, in PyTorch, "
-        "hiding; None: computed from the number of steps",
+        help="fraction of the entries that the sparse run sends, a mapping by tensor name, as in "
+        "\"{'fc*': 0.01, '*': 0.001}\", or, in PyTorch, hiding; None: computed from the number of "
+        "steps",
     )
     parser.add_argument("--epochs", type=int, default=25, help="number of epochs of each training")
     parser.add_argument("--seed", type=int, default=1, help="seed of weights and batches")

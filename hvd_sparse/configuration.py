@@ -74,7 +74,8 @@ TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "pr
 options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between ranks, and between a compressor and a saved state."""
+"""Options that may differ between a compressor and a saved state, and, except for the name and the
+wire that is in use, between ranks."""
 
 MOST_DENSITIES = 1024
 """Largest number of densities for which the selector and the codec are cached."""

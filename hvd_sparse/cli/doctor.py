@@ -15,8 +15,8 @@ from hvd_sparse.wire.frame import crc32
 EXTRAS = {
     "horovod": (
         "horovod",
-        "no training on several processes; scripts/setup builds Horovod for the installed "
-        "frameworks",
+        "neither hvd_sparse.torch nor hvd_sparse.tensorflow; if pip cannot compile Horovod, as "
+        "with torch 2.13, scripts/setup can, in an environment of its own",
     ),
     "torch": ("torch", "neither hvd_sparse.torch nor hvd_sparse.ddp"),
     "tensorflow": ("tensorflow", "no hvd_sparse.tensorflow"),
@@ -30,7 +30,8 @@ EXTRAS = {
     ),
     "triton": (
         "gpu",
-        "gradients on a GPU are selected by torch operations, up to three times slower",
+        "gradients on a GPU are selected by torch operations, up to three times slower; but "
+        "beside Horovod for TensorFlow, triton crashes (docs/guide/gpu.md)",
     ),
     "greenlet": (
         "fast",

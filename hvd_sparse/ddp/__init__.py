@@ -44,6 +44,12 @@ NOT_WRAPPED = {
     "OptimizedModule": "register the DistributedDataParallel model first, and compile it then",
 }
 """Classes of models that are not DDP's, by name, and what to do instead."""
+OF_HOROVOD = {
+    "auto": "`hvd-sparse advise` predicts whether compression makes steps faster",
+    "nothing": "noop_hook of torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks sends "
+    "nothing, too",
+}
+"""Methods that need Horovod, and what to use instead."""
 
 
 class Compression(Methods):
@@ -119,6 +125,8 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     compressor: DdpCompressor
     if method in ("build", "from_config"):
         compressor = getattr(Compression, method)(model, **options)
+    elif method in list(OF_HOROVOD):
+        raise InvalidOption(f"method {method!r} needs Horovod; {OF_HOROVOD[method]}")
     else:
         compressor = read_method(method).create(Compression, model, **options)
     try:

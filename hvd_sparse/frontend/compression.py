@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_truth, check_whole
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.methods.builder import Builder, density_for
+from hvd_sparse.methods.builder import Builder, add_codec, density_for
 from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
@@ -73,7 +74,7 @@ class AutoMethod(Builder):
                 "one of them out"
             )
         if steps is None:
-            options.setdefault("codec", "block16")
+            add_codec(options, "block16")
         if density is None:
             density = 0.001 if steps is None else density_for(steps)
 
@@ -146,18 +147,11 @@ class LocalStepsBase:
 
     def _take(self, compressor: Compressor) -> None:
         self.compressor = compressor
-        configuration = getattr(compressor, "configuration", None)
-        if configuration is None:  # Horovod's, or ``Compression.nothing``
-            return
         try:
-            refuse_hiding(configuration.rule, "local steps send between passes")
-            if not configuration.rollback:
-                raise InvalidOption(
-                    "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
-                    "would then be in the residual already: leave rollback=False out"
-                )
+            check_local(getattr(compressor, "configuration", None))
         except InvalidOption:
-            compressor.close()
+            if isinstance(compressor, Compressor):
+                compressor.close()
             raise
 
     def advance(self) -> None:
@@ -180,6 +174,30 @@ class LocalStepsBase:
     def stats(self) -> Report:
         """Return the compressor's ``stats()``, in which each exchange counts as one step."""
         return self.compressor.stats()
+
+
+def check_local(configuration: Configuration | None) -> None:
+    """Raise InvalidOption for a compressor, or a run, with which ``LocalSteps`` would not work.
+    ``configuration`` is None for Horovod's compressors and ``Compression.nothing``."""
+    if configuration is not None:
+        memory = configuration.memory
+        refuse_hiding(configuration.rule, "local steps send between passes")
+        if memory.finishes and getattr(memory, "momentum", True):
+            raise InvalidOption(
+                f"memory {memory.id!r} computes an optimizer's updates from gradients, but "
+                "LocalSteps sends changes of parameters, which it would multiply: use a method "
+                "with error feedback, without optimizer=; dgc has it with momentum=0.0"
+            )
+        if not configuration.rollback:
+            raise InvalidOption(
+                "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
+                "would then be in the residual already: leave rollback=False out"
+            )
+    if is_elastic():
+        raise InvalidOption(
+            "LocalSteps is made in an elastic run, whose new workers would lack the anchors: run "
+            "without --min-np, or exchange gradients at every step, without LocalSteps"
+        )
 
 
 def refuse_unfrozen(what: str) -> None:

@@ -77,8 +77,9 @@ class Compressor:
         if configuration.clip_grad_norm is not None and not self.clips_all_gradients:
             raise InvalidOption(
                 f"clip_grad_norm is {configuration.clip_grad_norm}, which PyTorch alone has, as "
-                "graphs of TensorFlow send gradients one by one: bound each tensor's norm by the "
-                "memory, as in memory={'id': 'momentum_correction', 'clip_norm': 1.0}"
+                "graphs of TensorFlow send gradients one by one: give optimizer=, and bound each "
+                "tensor's norm by its memory, as in memory={'id': 'momentum_feedback', "
+                "'clip_norm': 1.0} for SGD"
             )
         self.configuration = configuration
         self._naming = Naming(place, configuration.name)
@@ -202,7 +203,8 @@ class Compressor:
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """The densities that ``density="hiding"`` has measured; None before the measurement."""
+        """The densities that ``density="hiding"`` has measured; None before the measurement, and if
+        they come from a loaded state. ``stats()`` shows both."""
         decision = self._policy.decision
         return decision if isinstance(decision, HiddenDensities) else None
 

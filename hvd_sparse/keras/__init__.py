@@ -7,7 +7,8 @@ For example:
 
     hvd.init()
     compression = Compression.ldte_bs(model, density=0.001, optimizer=optimizer)
-    model.compile(DistributedOptimizer(optimizer, compression=compression), loss)
+    optimizer = DistributedOptimizer(optimizer, compression=compression)
+    model.compile(optimizer, loss, jit_compile=False)    # Keras enables XLA if there is a GPU
 """
 
 from hvd_sparse.keras import callbacks

@@ -148,7 +148,8 @@ class Builder:
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
         density then follows the learning rate (schedule "learning_rate"). The mean density is
         ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The
-        default of ``codec`` is then "sign_mean", except for sbc and ``redsync(variant="paper")``
+        default of ``codec`` is then "sign_mean", except for methods with another default, and with
+        the exchange "shared_index" (chunked, scalecom), which uses no codec
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
         stepped through the run to compute the mean rate; the objects of its methods are copied
         shallowly. Keras schedules are found in the optimizer
@@ -394,9 +395,13 @@ def _take_steps(
         )
     if options.get("schedule") is None:
         options["schedule"] = {"id": "learning_rate", "steps": steps}
-    exchange = EXCHANGES.resolve(options.get("exchange", "allgather"))
-    if not exchange.shares_indices:  # such exchanges use no codec
-        options.setdefault("codec", CODEC_OF_RUNS)
+    add_codec(options, CODEC_OF_RUNS)
+
+
+def add_codec(options: dict[str, object], codec: str) -> None:
+    """Add a default codec to the options, unless they have one, or their exchange uses no codec."""
+    if not EXCHANGES.resolve(options.get("exchange", "allgather")).shares_indices:
+        options.setdefault("codec", codec)
 
 
 def _check_memory(memory: Memory) -> None:

@@ -179,9 +179,9 @@ class Pipeline:
 
     def _may_hold(self, parts: StepParts) -> bool:
         """The surplus consists of the entries that a pass on a device extracted but the selector
-        did not select. Return whether they may be added back to the vector later, by the kernel launch
-        that writes the bucket's sums. This requires that no code reads the vector until then, and
-        that a failed step discards the vector."""
+        did not select. Return whether they may be added back to the vector later, by the kernel
+        launch that writes the bucket's sums. This requires that no code reads the vector until
+        then, and that a failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes

@@ -26,7 +26,7 @@ class LocalSteps(LocalStepsBase):
     ----------
     variables : a built model, its trained variables, or a callable that returns them
     compression : function of a list of variables that makes the compressor, for example
-        ``functools.partial(Compression.topk, density=1 / 64)``; not with rollback=False
+        ``functools.partial(Compression.topk, density=1 / 64)``; with the same exceptions
     every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
 

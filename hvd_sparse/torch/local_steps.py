@@ -37,7 +37,8 @@ class LocalSteps(LocalStepsBase):
     named_parameters : ``model.named_parameters()``
     compression : function of named parameters that makes the compressor: a method of
         ``Compression`` with its options, for example ``functools.partial(Compression.topk,
-        density=1 / 64)``; not with density="hiding" or rollback=False
+        density=1 / 64)``; not with optimizer=, density="hiding" or rollback=False. Methods that
+        apply momentum before the selection, or send votes, are refused
     every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
     process_set : the ranks that train together; all by default

@@ -58,9 +58,9 @@ tools_environment() {
     if [ "$(cat "$VENV/.setup-key" 2>/dev/null)" != "$key" ]; then
         step "Environment: $VENV"
         [ -x "$VENV/bin/python" ] || "${PYTHON:-python3}" -m venv "$VENV" ||
-            die "could not create $VENV" "install python3-venv, or name an interpreter of 3.10 to 3.12: PYTHON=python3.11"
+            die "could not create $VENV" "rm -rf '$VENV', and install python3-venv, or name an interpreter of 3.10 to 3.12: PYTHON=python3.11"
         "$VENV/bin/python" -m pip install --quiet --constraint "$ROOT/scripts/versions.txt" --editable "$ROOT[docs,release]" ||
-            die "pip could not install hvd_sparse[docs,release]" "read what pip says above"
+            die "pip could not install hvd_sparse[docs,release]" "read what pip says above; to use another Python: rm -rf '$VENV', and name it, PYTHON=python3.11"
         echo "$key" >"$VENV/.setup-key"
     fi
     PATH="$VENV/bin:$PATH"

@@ -1,5 +1,7 @@
 """The guide names what there is, and its figures are those of the results."""
 
+import ast
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -8,6 +10,7 @@ import pytest
 from blocks import PLACES, ROOT, all_blocks, blocks_for, commands_of, pages
 
 from hvd_sparse import errors
+from hvd_sparse.configuration import PARTS, TAKEN_BEFORE, Configuration
 
 DOCS = ROOT / "docs"
 CI_RUN = ROOT / ".ci" / "run"
@@ -24,6 +27,16 @@ def test_troubleshooting_has_cause_and_remedy_of_every_error_once():
     table = page.partition("## Errors by name")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| .{10,} \| .{10,} \|$", table, re.MULTILINE)
     assert sorted(rows) == sorted(NAMES)
+
+
+def test_the_page_of_options_has_every_common_option_with_its_default():
+    page = (DOCS / "guide" / "options.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (.+?) \| .+\|$", page, re.MULTILINE))
+    fields = {each.name: each.default for each in dataclasses.fields(Configuration)}
+    assert set(told) == {*fields, *TAKEN_BEFORE} - set(PARTS)
+    for name, cell in told.items():
+        if re.fullmatch(r"`.+`|None|\d+", cell):
+            assert ast.literal_eval(cell.strip("`")) == fields[name], name
 
 
 def test_the_index_of_results_has_every_page():

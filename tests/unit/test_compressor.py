@@ -7,6 +7,7 @@ import math
 import operator
 import pickle
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,6 +16,7 @@ import worlds
 from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
 from hvd_sparse.frontend.compression import LocalStepsBase
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
@@ -41,6 +43,36 @@ def test_local_steps_without_rollback_or_with_densities_that_hide_are_refused(
     compressor = Compressor(configure("ldte_bs", density, rollback=rollback), "numpy")
     with pytest.raises(InvalidOption, match=words):
         local._take(compressor)
+
+
+def test_local_steps_in_an_elastic_run_are_refused(make, monkeypatch):
+    """A worker that joins would wait for a broadcast that the others do not make."""
+    local = LocalStepsBase(make, 2, 1.0, 0.0, False)
+    for compressor in (make(), object()):  # also with Horovod's own
+        with monkeypatch.context() as elastic:
+            elastic.setenv("HOROVOD_ELASTIC", "1")
+            with pytest.raises(InvalidOption, match=r"LocalSteps is made in an elastic run"):
+                local._take(compressor)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"memory": "momentum_feedback"}, True),
+        ({"memory": "momentum_correction"}, True),
+        ({"memory": "adam_correction"}, True),
+        ({"selector": "sign_vote", "memory": "majority_vote", "codec": "one_bit"}, True),
+        ({"memory": {"id": "momentum_correction", "momentum": 0.0}}, False),
+        ({"memory": {"id": "low_pass", "beta": 0.1}}, False),
+    ],
+    ids=lambda part: str(part)[:40],
+)
+def test_local_steps_take_no_memory_that_would_multiply_the_progress(make, options, is_refused):
+    """With such a memory, the parameters of all ranks would move far beyond their mean."""
+    made = make(Configuration.create(**{"selector": {"id": "topk", "density": 0.1}, **options}))
+    local = LocalStepsBase(make, 2, 1.0, 0.0, False)
+    with pytest.raises(InvalidOption, match="error feedback") if is_refused else nullcontext():
+        local._take(made)
 
 
 def test_compressors_of_equal_models_have_names_of_their_own(make):

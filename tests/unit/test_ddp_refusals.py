@@ -48,6 +48,12 @@ def test_a_bare_model_is_refused():
         register(nn.Linear(2, 2), density=0.1)
 
 
+@pytest.mark.parametrize(("method", "remedy"), [("auto", "advise"), ("nothing", "noop_hook")])
+def test_a_method_that_needs_horovod_is_refused_with_what_to_use_instead(model, method, remedy):
+    with pytest.raises(InvalidOption, match=rf"method '{method}' needs Horovod; .*{remedy}"):
+        register(model, method, density=0.1)
+
+
 @pytest.mark.filterwarnings("ignore:FSDP is switching")
 def test_a_model_of_fsdp_is_refused():
     with pytest.raises(InvalidOption, match=r"DataParallel: FSDP gives hooks gradients that it"):

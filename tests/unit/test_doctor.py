@@ -51,6 +51,12 @@ def test_where_only_numpy_is_every_package_has_its_cost_and_its_remedy(plain, pa
     assert f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'\n" in plain.stdout
 
 
+def test_installing_triton_is_not_advised_without_a_warning_for_tensorflow(plain):
+    """Both in one process end in a segmentation fault."""
+    (line,) = re.findall(r"^    triton .*hvd-sparse\[gpu\].*$", plain.stdout, re.MULTILINE)
+    assert "beside Horovod for TensorFlow, triton crashes" in line
+
+
 def test_the_versions_that_it_knows_as_tested_are_those_of_the_stacks():
     scripts = ROOT / "scripts"
     lists = [scripts / "versions.txt", *(scripts / "stacks").glob("*.txt")]

@@ -208,5 +208,7 @@ def test_from_config_makes_a_compressor_with_the_same_trial():
     assert not isinstance(plain._policy, Fallback) and "trial" not in plain.config()
     with pytest.raises(InvalidOption, match=r"that of Compression\.auto.*entry 'trial'"):
         Made.from_config("p", config)
+    shared = Compression.auto("p", exchange="shared_index")  # which uses no codec
+    assert shared.configuration.codec.id == "index_value"
     with pytest.raises(InvalidOption, match=r"auto has density 0\.1 and a selector"):
         Compression.auto("p", density=0.1, selector={"id": "topk", "density": 0.1})
