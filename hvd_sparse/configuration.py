@@ -346,15 +346,18 @@ class Configuration:
         pace: Pace | None = None,
     ) -> bool:
         """Return whether Horovod allreduces the whole gradient of a compressed tensor after
-        ``step`` completed steps, because sending entries would move at least as many bytes as this
-        allreduce, or exceed ``max_gathered_bytes``. All ranks get the same answer.
+        ``step`` completed steps, because the schedule says so, or because sending entries would
+        move at least as many bytes as this allreduce, or exceed ``max_gathered_bytes``. All ranks
+        get the same answer.
 
         exchange : the exchange in use; None for this configuration's own
         placement : the node of every rank; None for one rank per node
         """
         density = self.density(step, spec, pace)
-        if density is None or not self.allow_dense:
+        if self.schedule is None or density is None or not self.allow_dense:
             return False
+        if density == 1.0 and self.schedule.sends_all_dense:
+            return True
         # ``max_gathered_bytes`` holds even if a dense allreduce takes longer.
         codec = self.at_step(step, spec, pace).codec
         wanted = count_from_density(spec.numel, density)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.memories.adam_correction import AdamCorrection
+from hvd_sparse.memories.contract import Memory
 from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
@@ -47,22 +48,24 @@ class Handover:
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use, as an object or an id. Raises InvalidOption if the user's
-        memory, ``given``, cannot compute the optimizer's update. The returned memory has default
-        values for options that the optimizer has too, for example momentum, because the optimizer
-        supplies their values in every step. Thus the configuration in a checkpoint stays the same
-        if a schedule changes the momentum."""
+        """Return the memory to use. Raises InvalidOption if the user's memory, ``given``, cannot
+        compute the optimizer's update. The returned memory has default values for options that the
+        optimizer has too, for example momentum, because the optimizer supplies their values in
+        every step. Thus the configuration in a checkpoint stays the same if a schedule changes the
+        momentum."""
+        chosen: Memory | None = None if given is None else MEMORIES.resolve(given)
         if not self.memories:
+            chosen = ErrorFeedback() if chosen is None else chosen
             logger.warning(
                 "%s: no memory can do this optimizer's work, so its gradients are sent with "
-                "plain error feedback. The optimizer gets rare, large entries, which can cost "
+                "memory %s. The optimizer gets rare, large entries, which can cost "
                 "accuracy at low densities if it has momentum or adaptive steps: use SGD, Adam, "
                 "AdamW, NAdam or Muon, or a density above %g",
                 self.name,
+                chosen.id,
                 COSTS_ACCURACY_AT,
             )
-            return "error_feedback" if given is None else given
-        chosen: object = None if given is None else MEMORIES.resolve(given)
+            return chosen
         if chosen is None or chosen == ErrorFeedback():
             return self.memories[0]()
         if type(chosen) not in self.memories:

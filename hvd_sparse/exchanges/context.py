@@ -170,7 +170,8 @@ class ExchangeContext:
             yield
         except Exception as error:
             self.failure = self.failure or error
-            if not isinstance(error, PeerFailure):  # a failed rank reports its error itself
+            # A failed rank reports its error itself, and no later ones, which may follow from it.
+            if not isinstance(error, PeerFailure) and not self.errors:
                 self.errors.append(f"{type(error).__name__}: {error}")
 
     def write(

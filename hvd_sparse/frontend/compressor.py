@@ -19,6 +19,7 @@ from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import Policy, Verdict, waiting
 from hvd_sparse.registry import configuration as describe_part
+from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import gather_into_file, read
 from hvd_sparse.state.redistribution import Commits, redistribute
 from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, named_as
@@ -220,11 +221,11 @@ class Compressor:
         """
         self.resolve()
         rule = self.configuration.rule
-        fixed = getattr(self.configuration.selector, "density", None)
-        mean = fixed if rule is None else rule.mean
+        # With a schedule, after any warm-up; it may have another density than the selector.
+        mean = self.configuration.density(LONG_RUN)
         counted = self.step.stats.report(mean)
         for key, figures in counted["tensors"].items():
-            figures["density_asked"] = fixed if rule is None else rule.table.get(key)
+            figures["density_asked"] = mean if rule is None else rule.table.get(key)
         if rule is not None and rule.c_max is not None:
             counted["hiding"] = {"c_max": rule.c_max, "is_measured": rule.is_measured}
         if self.configuration.follows_rate:

@@ -169,7 +169,8 @@ class DirectionState(ResidualState):
             return gradient
         limit = clip_norm * root if self.is_average else clip_norm / root
         norm = norm_of(gradient)
-        return gradient if norm <= limit else scaled(gradient, limit / norm, out)
+        with np.errstate(invalid="ignore"):  # Inf becomes NaN, which the pass counts
+            return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
         """Return the direction of SGD with weight decay, or None without weight decay. If Horovod

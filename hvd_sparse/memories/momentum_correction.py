@@ -89,7 +89,8 @@ class MomentumCorrectionState(VelocityState):
 
     def _velocity_of_sgd(self) -> np.ndarray:
         # SGD has one velocity for gradients and weight decay.
-        return self.velocity.old + (self.decay.old if self.decay.old.size else 0)
+        velocity = self.velocity.old.copy()
+        return velocity + self.decay.old.copy() if self.decay.old.size else velocity
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

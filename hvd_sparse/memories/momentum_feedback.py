@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Union
 
 import numpy as np
 
@@ -68,11 +68,12 @@ class MomentumFeedback(MomentumMemory):
     only over the difference of these two numbers of steps (s). In total, a gradient still counts
     1 / (1 - momentum) times.
 
-    If the density changes, v and u are rescaled to the new m, so that the total update that is
-    still to be applied stays the same. If m becomes 0, u is added to v. If m was 0, v is moved to
-    u, so that a dense step does not apply the whole residual at once. A run with only dense steps
-    is SGD with momentum. The learning rate and the momentum of the step in which an entry is sent
-    apply to the whole entry, also to the part accumulated in earlier steps.
+    If the density or the momentum changes, v and u are rescaled to the new m, so that the sum of
+    the gradients that are still to be applied stays the same. If m becomes 0, u is added to v. If m
+    was 0, v is moved to u, so that a dense step does not apply the whole residual at once. From one
+    dense step to the next, u stays as it is, so a run with only dense steps is SGD with momentum.
+    The learning rate and the momentum of the step in which an entry is sent apply to the whole
+    entry, also to the part accumulated in earlier steps.
 
     With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
     apply momentum.
@@ -80,7 +81,8 @@ class MomentumFeedback(MomentumMemory):
     State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each
     vector is kept twice. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
     ``MomentumCorrection``; one more pass to clip. Weight decay reads the parameter in the same
-    pass, or in one more pass if m is above 0.
+    pass, or in one more pass if m is above 0. A step whose m is not that of the step before needs
+    two more passes, and allocates u and v anew.
 
     This method comes from no paper.
     """
@@ -94,6 +96,11 @@ class MomentumFeedback(MomentumMemory):
         return MomentumFeedbackState(spec, self, rollback)
 
 
+Scale = tuple[float, Union[float, None]]
+"""A density and a momentum, to whose m the vectors v and u are scaled. The momentum is None in
+states that earlier versions saved."""
+
+
 class MomentumFeedbackState(VelocityState):
     """The residual v of one tensor, and its velocity u if m > 0 (see ``MomentumFeedback``)."""
 
@@ -102,8 +109,8 @@ class MomentumFeedbackState(VelocityState):
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.velocity = self._nothing_made()
-        self._at: float | None = None
-        self._before: tuple[DoubleBuffer, DoubleBuffer, float | None] | None = None
+        self._at: Scale | None = None
+        self._before: tuple[DoubleBuffer, DoubleBuffer, Scale | None] | None = None
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -115,6 +122,15 @@ class MomentumFeedbackState(VelocityState):
     def _momentum(self) -> float:
         """The velocity's momentum m. All ranks compute the same number."""
         return momentum_left(self._options.momentum, self.density or 0.0)
+
+    @property
+    def _momentum_before(self) -> float:
+        """The m to which v and u are scaled."""
+        density, momentum = self._at or (self.density or 0.0, None)
+        # After dense steps, u is SGD's velocity, which does not change with the momentum.
+        if momentum is None or density == 1.0:
+            momentum = self._options.momentum
+        return momentum_left(momentum, density)
 
     def _ahead(self, momentum: float) -> float:
         """Return the fraction of the velocity that moves the parameter if the next gradient is 0.
@@ -128,15 +144,11 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density. The total update that is still to come from them
-        stays the same."""
-        density, old = self.density or 0.0, self._at
-        if not self._options.momentum:
-            return  # as in torch, the velocity does not change without momentum
-        now = self._momentum
-        was = now if old is None else momentum_left(self._options.momentum, old)
-        u, v = self.velocity, self.residual
-        self._before, self._at = (v, u, old), density
+        """Rescale v and u to this step's density and momentum. The sum of the gradients that are
+        still to come from them stays the same."""
+        was, now, u, v = self._momentum_before, self._momentum, self.velocity, self.residual
+        self._before = v, u, self._at
+        self._at = self.density or 0.0, self._options.momentum
         if now == was:
             if now:
                 self._need("velocity")
@@ -147,7 +159,7 @@ class MomentumFeedbackState(VelocityState):
             self.residual.old[:] = v.old * (1 - was)
             if u.old.size:
                 self.residual.old[:] = self.residual.old + u.old * self._ahead(was)
-        elif not u.old.size:
+        elif not (was and u.old.size):
             self.velocity.old[:] = v.old * ((1 - was) / self._ahead(now))
         else:
             self.residual.old[:] = v.old * ((1 - was) / (1 - now))
@@ -159,8 +171,7 @@ class MomentumFeedbackState(VelocityState):
             self.velocity.old[:] = 0
         if velocity is None or not momentum:
             return
-        at = self._at if self._at is not None else self.density or 0.0
-        left, owed = momentum_left(momentum, at), velocity * self._ahead(momentum)
+        left, owed = self._momentum_before, velocity * self._ahead(momentum)
         if left:
             self._need("velocity")
             self.velocity.old[:] = owed * (1 / self._ahead(left))
@@ -172,9 +183,8 @@ class MomentumFeedbackState(VelocityState):
         has no vector for it."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
-        momentum = self._options.momentum
-        left = momentum_left(momentum, self._at or 0.0)
-        return self.velocity.old.copy() * (self._ahead(left) / self._ahead(momentum))
+        share = self._ahead(self._momentum_before) / self._ahead(self._options.momentum)
+        return self.velocity.old.copy() * share
 
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
@@ -201,8 +211,10 @@ class MomentumFeedbackState(VelocityState):
         super().roll_back()
 
     def numbers(self) -> dict[str, float]:
-        """Return, for checkpoints, "density": the density to which v and u are scaled."""
-        return {} if self._at is None else {"density": self._at}
+        """Return, for checkpoints, the "density" and the "momentum" to which v and u are scaled."""
+        told = zip(("density", "momentum"), self._at or ())
+        return {name: number for name, number in told if number is not None}
 
     def recall(self, numbers: Mapping[str, float]) -> None:
-        self._at = numbers.get("density")
+        has_any = "density" in numbers
+        self._at = (numbers["density"], numbers.get("momentum")) if has_any else None

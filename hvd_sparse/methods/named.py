@@ -118,9 +118,15 @@ class Methods(Builder):
         sample_density : see ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
-        kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
-        if kinds and MomentumCorrection not in kinds:
-            memory = kinds[0](clip_norm=clip_norm)
+        handover = None if optimizer is None else cls._read_optimizer(optimizer)
+        if handover is not None and MomentumCorrection not in handover.memories:
+            if not handover.memories and clip_norm is not None:
+                raise InvalidOption(
+                    f"clip_norm is {clip_norm!r}, and optimizer={handover.name} leaves dgc a "
+                    "memory that does not clip: leave clip_norm out, or use SGD, Adam, AdamW, "
+                    "NAdam or Muon"
+                )
+            memory = handover.memories[0](clip_norm=clip_norm) if handover.memories else None
         selector = DgcSampled(density, sample_density=sample_density)
         return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
 

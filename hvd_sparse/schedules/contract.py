@@ -17,9 +17,16 @@ UNKNOWN_DENSITY = 0.01
 
 class Schedule:
     """Base class of schedules: frozen dataclasses, registered in ``SCHEDULES``. The density of a
-    tensor's step follows from the number of steps that the tensor has completed."""
+    tensor's step follows from the number of steps that the tensor has completed.
+
+    Attributes
+    ----------
+    sends_all_dense : a step of density 1 runs dense with any codec, even if its entries would take
+        fewer bytes. ``allow_dense=False`` takes precedence
+    """
 
     id: ClassVar[str]
+    sends_all_dense: ClassVar[bool] = False
 
     def density(self, step: int) -> float:
         """Return the density, in (0, 1], of a tensor's step. The number of the first step is 0."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hvd_sparse.checks import check_whole, option
 from hvd_sparse.registry import SCHEDULES
@@ -14,12 +15,15 @@ class DenseWarmup(ValuedSchedule):
 
     Parameters
     ----------
-    warmup_steps : number of first steps at density 1, which run dense
+    warmup_steps : number of first steps, which run dense; with ``allow_dense=False``, they send
+        all entries instead
 
     Paper: fang2019redsync.
     """
 
     warmup_steps: int = option(check_whole, least=0)
+
+    sends_all_dense: ClassVar[bool] = True
 
     def density(self, step: int) -> float:
         return 1.0 if step < self.warmup_steps else self.number

@@ -317,8 +317,8 @@ class TensorflowCompressor(Compressor):
 
     def _shake_hands(self, site: CallSite) -> None:
         caller = calling_optimizer()
-        self._look_at(caller)
         self.resolve()
+        self._look_at(caller)  # which needs the mean density of the resolved tensors
         if caller is None and self._is_called():
             specs = {i: self.step.specs[i] for i in sorted(self.step.compressed)}
             factors = None if self._follower is None else self._follower.factors

@@ -173,6 +173,16 @@ def test_a_clipped_gradient_counts_as_a_shorter_one_in_a_pass_that_takes(memory,
         )
 
 
+@pytest.mark.parametrize("rollback", [True, False])
+def test_clipping_a_gradient_with_inf_gives_no_warning_and_hides_nothing(rollback):
+    """Pytest makes warnings errors."""
+    state = MEMORIES.create("momentum_feedback", clip_norm=1.0).create(SPEC, rollback=rollback)
+    given = draw("normal", NUMEL, "float64")
+    given[3] = np.inf
+    assert not state.compensate(given, reference).moments.is_finite
+    assert state.compensate(given, reference, 1, Aim(0.1, NUMEL)).taking.nonfinite
+
+
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
 def test_the_low_pass_memory_follows_its_recursion(beta):
     """Sent: m' = (1 - beta) m; not sent: m' = m + beta g."""

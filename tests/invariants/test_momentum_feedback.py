@@ -98,6 +98,36 @@ def test_what_is_applied_and_owed_are_all_gradients_wherever_the_density_goes(
         np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
 
 
+PLACES = st.tuples(st.sampled_from([0.5, 0.1, 0.05, None]), st.sampled_from([0.0, 0.5, 0.9, 0.95]))
+
+
+@given(places=st.lists(PLACES, max_size=30), nesterov=st.booleans(), rollback=st.booleans())
+def test_no_gradient_is_lost_or_counted_twice_wherever_the_momentum_goes(
+    places, nesterov, rollback
+):
+    state, applied, total = state_of(rollback), np.zeros(NUMEL), np.zeros(NUMEL)
+    for step, (density, momentum) in enumerate(places):
+        now = draw("normal", NUMEL, "float64", step)
+        total += now
+        moved = step_of(state, now, density, momentum=momentum, nesterov=nesterov)
+        applied += moved * (1 - momentum)  # in gradients, which the momentum of this step scales
+        state.commit()
+        owed = owed_by(state, momentum, nesterov, density or 0.0) * (1 - momentum)
+        np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
+
+
+def test_a_loaded_state_knows_the_momentum_of_its_velocity():
+    states = state_of(), state_of()
+    for step in range(3):
+        step_of(states[0], draw("normal", NUMEL, "float64", step), 0.1, momentum=0.95)
+        states[0].commit()
+    states[1].load(states[0].arrays())
+    states[1].recall(states[0].numbers())
+    after = [step_of(each, np.zeros(NUMEL), 0.1, momentum=0.85) for each in states]
+    assert after[0].tobytes() == after[1].tobytes()
+    assert worlds.bits_of(states[0].arrays()) == worlds.bits_of(states[1].arrays())
+
+
 @pytest.mark.parametrize("densities", [(0.09, 0.12), (0.05, 1.0), (0.2, 0.8)], ids=str)
 def test_nothing_jumps_where_a_schedule_changes_the_density(densities):
     state, applied = state_of(), []

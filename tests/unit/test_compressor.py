@@ -179,6 +179,14 @@ def test_repr_stats_and_config_say_what_the_compressor_is(make):
     assert compressor.config() == compressor.configuration.describe()
 
 
+def test_stats_tell_the_density_that_a_schedule_ends_at(make):
+    schedule = {"id": "piecewise", "boundaries": [2], "densities": [1.0, 0.05]}
+    compressor = make(configure("ldte_bs", 0.1, schedule=schedule))
+    compressor.train(range(3))
+    stats = compressor.stats()
+    assert stats["density_asked"] == stats["tensors"]["t0"]["density_asked"] == 0.05
+
+
 @pytest.mark.parametrize(("elastic", "warnings"), [("", 1), ("1", 0)])
 def test_a_world_of_one_that_may_not_grow_is_told_once(monkeypatch, caplog, elastic, warnings):
     monkeypatch.setenv("HOROVOD_ELASTIC", elastic)

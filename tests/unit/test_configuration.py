@@ -200,6 +200,15 @@ def test_where_dense_moves_no_more_bytes_depends_on_the_codec(codec, world_size,
     assert create(codec=codec, allow_dense=False).goes_dense(spec, 0, world_size) is False
 
 
+@pytest.mark.parametrize("codec", ["index_value", "sign_mean", "one_bit"])
+def test_the_first_steps_of_a_dense_warm_up_are_dense_with_any_codec(codec):
+    (spec,) = tensors((40, 40))
+    warm_up = {"id": "dense_warmup", "warmup_steps": 2}
+    made = create(codec=codec, schedule=warm_up)
+    assert [made.goes_dense(spec, step, 2) for step in range(3)] == [True, True, False]
+    assert not create(codec=codec, schedule=warm_up, allow_dense=False).goes_dense(spec, 0, 2)
+
+
 def test_every_method_of_the_class_is_listed_with_its_paper():
     not_methods = {"build", "from_config", "compress", "decompress"}
     assert set(METHODS) == {name for name in dir(Methods) if name[0] != "_"} - not_methods

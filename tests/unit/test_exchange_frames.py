@@ -11,7 +11,7 @@ from conformance.codec_checks import selection_of
 from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
 from conformance.forgeries import forged
 
-from hvd_sparse.errors import CorruptPayload, PeerFailure
+from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
 from hvd_sparse.exchanges import context as contexts
 from hvd_sparse.exchanges._entries import (
     INDICES,
@@ -104,6 +104,15 @@ def context_of(keys, world_size=1):
     zeros = dict.fromkeys(("rank", "step", "configuration", "bucket"), 0)
     others = {**zeros, **dict.fromkeys(("kernels", "select", "selector"))}
     return ExchangeContext(world_size=world_size, members=members, keys=keys, errors=[], **others)
+
+
+def test_a_rank_that_has_failed_reports_no_errors_that_follow_from_this():
+    """Without its own tensor, the other ranks' messages do not fit."""
+    context = context_of(["w"])
+    for word in ("first", "second"):
+        with context.guarded():
+            raise RankMismatch(word)
+    assert context.errors == ["RankMismatch: first"]
 
 
 def test_a_frame_of_2_gib_is_told_before_any_message_is_made_of_it():

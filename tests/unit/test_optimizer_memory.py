@@ -74,6 +74,14 @@ def test_other_optimizers_train_with_error_feedback_and_a_warning(caplog):
     assert made.is_forewarned
     (record,) = caplog.records
     assert record.getMessage().startswith("LAMB: no memory can do this optimizer's work")
+    assert "with memory error_feedback." in record.getMessage()
+
+
+def test_dgc_adds_no_momentum_to_an_optimizer_that_no_memory_knows():
+    made = Made.dgc(None, density=0.1, optimizer=OTHER)
+    assert made.configuration.memory == ErrorFeedback()
+    with pytest.raises(InvalidOption, match=r"clip_norm is 1\.0, and optimizer=LAMB leaves dgc a"):
+        Made.dgc(None, density=0.1, clip_norm=1.0, optimizer=OTHER)
 
 
 @pytest.mark.parametrize(

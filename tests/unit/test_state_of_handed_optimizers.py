@@ -5,6 +5,7 @@ import pickle
 from collections import defaultdict
 from functools import partial
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -16,6 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.frontend.torch.applying import STEPS
+from hvd_sparse.kernels.torch.vector import DeviceVector
+from hvd_sparse.registry import MEMORIES
+from hvd_sparse.types import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
@@ -251,6 +255,22 @@ def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
     resumed = Program("sgd", handed, begun, first="state")
     resumed.handle.load_state_dict(state)
     resumed.close(), begun.close()
+
+
+@pytest.mark.parametrize(
+    "memory",
+    ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"],
+)
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_moments_that_lie_on_a_device_are_copied_to_the_host(memory, decay):
+    options = {} if memory == "muon_correction" else {"weight_decay": decay}
+    state = MEMORIES.create(memory, **options).create(
+        TensorSpec("t", (6, 4), "float32"), rollback=True
+    )
+    state.move(lambda size, dtype: DeviceVector(torch.zeros(size)))
+    arrays = state.moments(1, 2).arrays
+    assert arrays
+    assert all(isinstance(array, np.ndarray) for array in arrays.values())
 
 
 def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it():
