@@ -30,7 +30,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
 from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
-from hvd_sparse.frontend.torch.results import ABANDONED, remove, weakly
+from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
@@ -67,7 +67,6 @@ class DdpCompressor(ParameterCompressor):
         self._buckets = 0
         self._marks_idle = False
         self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
-        self._optimizer_hook: Any = None
         self._has_judged = False
         self.collective = TorchDistributedCollective(group, self._parameters[0].device)
         self.step.counts_together = False  # Gloo and NCCL count with 64 bits
@@ -80,8 +79,8 @@ class DdpCompressor(ParameterCompressor):
             raise
         self.has_begun = True
         let_threads_finish()
-        self._optimizer_hook = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
-        weakref.finalize(self, ABANDONED.append, self._optimizer_hook)
+        meeting = register_optimizer_step_pre_hook(weakly(self._meet_optimizer))
+        self.results.hooks.append(meeting)
 
     def _meeting_place(self) -> str:
         # no number, because a process group matches collectives by their order alone
@@ -271,8 +270,6 @@ class DdpCompressor(ParameterCompressor):
         model cannot continue, because DDP keeps the hook."""
         super().close()
         self._accumulation.close()
-        if self._optimizer_hook is not None:
-            self._optimizer_hook.remove()
 
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:

@@ -322,7 +322,7 @@ class Compressor:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
-        receives one array at a time from all ranks, at most 2 GiB of it at once; rank 0 also keeps
+        receives one array at a time from all ranks, at most 64 MiB of it at once; rank 0 also keeps
         the whole array, world_size * numel * itemsize bytes. Ranks outside of the process set may
         call this, but take no part.
 

@@ -28,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import MOST_BYTES, Collective, Gatherer
+from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
 from hvd_sparse.types import Report, State
 
@@ -37,6 +37,9 @@ DIGEST_BYTES = 32
 LENGTH_BYTES = 8
 SHORTEST = len(MAGIC) + LENGTH_BYTES + DIGEST_BYTES
 CHUNK_BYTES = 1 << 22
+GATHERED_BYTES = 1 << 26
+"""Largest number of bytes that a rank receives at once, from all ranks together. On slow networks,
+longer messages would take longer than the time limit of a collective."""
 DTYPES = ("float32", "float64")
 MALFORMED = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
 """Exceptions that parsing a file raises if its content is malformed."""
@@ -216,7 +219,7 @@ def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Part
     told : the states of all ranks, with [dtype, length] in place of each array
     """
     collective = gatherer.collective
-    share = MOST_BYTES // collective.world_size
+    share = GATHERED_BYTES // collective.world_size
     for key in mine["model"]:
         sizes = {
             rank: state["tensors"][key]["arrays"]

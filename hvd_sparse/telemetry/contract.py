@@ -63,8 +63,10 @@ class Sink:
         Parameters
         ----------
         step : number of completed steps
-        metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``
+        metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``; not called
+            "event", "seconds" or "time" (InvalidOption)
         """
+        check_names(metrics)
         self.write(stamped("metrics", step, self._began_s, numbers_of(metrics)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -109,7 +109,6 @@ class TorchCompressor(ParameterCompressor):
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
-        self._clips_alone: Any = None
         self._start(rank_in(self.process_set), hvd.rank())
         # Handshakes, checkpoints and all other collectives use the host.
         count = self.step.stats.count_padding
@@ -359,7 +358,7 @@ class TorchCompressor(ParameterCompressor):
         if not self.process_set.included() or is_alone:
             bound = self.configuration.clip_grad_norm
             if bound is not None:
-                self._clips_alone = clip_alone(self._parameters, bound)
+                self.results.hooks.append(clip_alone(self._parameters, bound))
             KeepingGroups.mix_into(optimizer)
             return
         super().take_over(optimizer)
@@ -433,8 +432,6 @@ class TorchCompressor(ParameterCompressor):
         super().close()
         self._changes.forget()
         self._index.close()
-        if self._clips_alone is not None:
-            self._clips_alone.remove()
 
     def _forget_world(self) -> None:
         super()._forget_world()
@@ -443,4 +440,4 @@ class TorchCompressor(ParameterCompressor):
         # New workers know neither a plan nor the groups of ``regroup``.
         self.step.regroup(grouped(self.step.specs, self.configuration), is_over=True)
         self._changes.forget()
-        self.results.waiting.clear()
+        self.results.settle_all()  # a discarded result leaves no trace in the state to agree on

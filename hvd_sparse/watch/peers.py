@@ -75,7 +75,11 @@ clock = RunningClock()
 
 class Ledger:
     """Counts how often each tensor was submitted, and records since when each pending tensor waits
-    for its result. Ranks compare the counts. Thread-safe."""
+    for its result. Ranks compare the counts. Thread-safe.
+
+    reached_s : the time when a collective of this package last ended. Pending tensors wait for
+        other ranks since then at the earliest, because all ranks took part in the collective
+    """
 
     def __init__(self) -> None:
         clock.start()
@@ -83,7 +87,7 @@ class Ledger:
         self._counts: Counter[str] = Counter()
         self._since: dict[str, float] = {}
         self._waits = 0
-        self._last_change = clock.now_s
+        self._last_change = self.reached_s = clock.now_s
         self.begun = self._begun_before = 0
 
     def begin(self, name: str) -> None:
@@ -150,7 +154,8 @@ class Ledger:
             if not self._since:
                 return None
             name = min(self._since, key=self._since.__getitem__)
-            return name, self._counts[name], clock.now_s - self._since[name]
+            since_s = max(self._since[name], self.reached_s)
+            return name, self._counts[name], clock.now_s - since_s
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
         """Return the tensors that this rank has submitted less often than ``counts`` states."""

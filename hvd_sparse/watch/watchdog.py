@@ -172,7 +172,7 @@ class Watchdog:
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
-        pending = self.ledger.pending()
+        pending, reached_s = self.ledger.pending(), self.ledger.reached_s
         answers = self._ask(pending)
         is_late = any(answer.behind for answer in answers.values())
         self._spared = name, count
@@ -183,7 +183,8 @@ class Watchdog:
             # A wait of this package has the same limit, and the program can handle its error.
             logger.error("%s; the process ends in %.0f s", why, GRACE_S)
             time.sleep(GRACE_S)
-        if self.ledger.pending().get(name) == count:  # the result may have arrived meanwhile
+        # A result may have arrived meanwhile.
+        if self.ledger.pending().get(name) == count and self.ledger.reached_s == reached_s:
             self._end(why)
 
     def _look_for_join(self) -> None:
@@ -307,13 +308,19 @@ def is_in_join(lines: Sequence[Line]) -> bool:
 
 class PatientPending:
     """A started collective. Its time limit counts only the seconds in which this process ran. If a
-    rank does not answer at the limit, the wait is extended once."""
+    rank does not answer at the limit, the wait is extended once. The watchdog counts anew after a
+    result, because ``save`` waits for many collectives, which may take long together."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
         self.is_done = pending.is_done  # without a method around it, because it is polled
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
+        result = self._wait(timeout_s)
+        self._watchdog.ledger.reached_s = clock.now_s
+        return result
+
+    def _wait(self, timeout_s: float | None) -> np.ndarray:
         if timeout_s is None:
             return self._pending.wait(None)
         end_s, is_extended = clock.now_s + timeout_s, False

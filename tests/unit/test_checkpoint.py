@@ -311,11 +311,9 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
 
 
 @pytest.mark.parametrize("most_bytes", [31, 300])
-def test_an_array_above_what_a_collective_can_count_is_gathered_in_slices(
-    tmp_path, monkeypatch, most_bytes
-):
+def test_a_long_array_is_gathered_in_slices(tmp_path, monkeypatch, most_bytes):
     """31 bytes are 10 for each of 3 ranks: two and a half entries of "a"."""
-    monkeypatch.setattr(checkpoint, "MOST_BYTES", most_bytes)
+    monkeypatch.setattr(checkpoint, "GATHERED_BYTES", most_bytes)
     gathered = [[] for _ in range(3)]
 
     def on_rank(collective):

@@ -466,3 +466,13 @@ def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
 def test_a_metric_with_the_name_of_a_field_of_all_records_is_refused(name):
     with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
         check_names({"loss": 0.5, name: 1.0})
+
+
+@pytest.mark.parametrize("name", ["event", "seconds", "time"])
+def test_without_a_compressor_such_a_metric_is_refused_too(name, tmp_path):
+    path = tmp_path / "run.jsonl"
+    sink = JsonLines(str(path)).open()
+    with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
+        sink.log(1, loss=0.5, **{name: 1.0})
+    sink.close()
+    assert not path.read_text()

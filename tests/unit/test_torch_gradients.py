@@ -232,6 +232,59 @@ def test_a_ticket_lets_the_gradient_go_with_the_result():
     assert done.returncode == 0, done.stderr
 
 
+FREED = """
+import gc, weakref
+import horovod.torch as hvd
+import torch
+from hvd_sparse.torch import Compression
+hvd.init()
+
+def trained():
+    layer = torch.nn.Linear(40, 30)
+    optimizer, named = torch.optim.SGD(layer.parameters(), 0.1), list(layer.named_parameters())
+    compression = Compression.topk(named, density=0.1, optimizer=optimizer, clip_grad_norm=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named, compression=compression)
+    layer(torch.ones(1, 40)).sum().backward()
+    optimizer.step()
+    return weakref.ref(layer.weight)
+
+first = trained()
+gc.collect()
+trained()
+assert first() is None
+"""
+
+
+def test_a_run_on_one_rank_that_clips_lets_its_parameters_go():
+    done = run_python("-c", FREED)
+    assert done.returncode == 0, done.stderr
+
+
+DISCARDED = """
+import os
+import horovod.torch as hvd
+import torch
+from hvd_sparse.torch import Compression
+hvd.init()
+os.environ["HOROVOD_ELASTIC"] = "1"
+layer = torch.nn.Linear(40, 30)
+optimizer, named = torch.optim.SGD(layer.parameters(), 0.1), list(layer.named_parameters())
+compression = Compression.topk(named, density=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, named, compression=compression)
+layer(torch.ones(1, 40)).sum().backward()
+optimizer.synchronize()
+optimizer.zero_grad()
+compression.rejoin()
+(state,) = compression.state_dict()["tensors"].values()
+assert state["steps"] == 0 and not state["arrays"]["residual"].any()
+"""
+
+
+def test_a_result_that_is_thrown_away_leaves_no_trace_in_an_elastic_restart():
+    done = run_python("-c", DISCARDED)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_sparse_gradient_that_horovod_gathered_is_handed_on():
     gathered = torch.eye(3).to_sparse()
     assert Compression.nothing().decompress(gathered, None) is gathered

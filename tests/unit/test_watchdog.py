@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from conformance.stack_checks import check_stack_reading
@@ -16,6 +16,7 @@ from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, ask_all, cloc
 from hvd_sparse.watch.watchdog import (
     EXIT_CODE,
     Line,
+    PatientPending,
     Watchdog,
     is_in_join,
     lines_of_main_thread,
@@ -187,6 +188,31 @@ def test_a_tensor_that_comes_while_the_ranks_are_asked_ends_nothing(here, ends):
     here.meet([Endpoint(1, ("127.0.0.1",), port.number, port.token)])
     here.ledger.begin("a")
     here._judge(LIMIT_S, "a", 1, 1.1 * LIMIT_S)
+    port.close()
+    assert not ends
+
+
+def test_a_long_save_does_not_age_while_collectives_arrive(here, monkeypatch):
+    collective = SimpleNamespace(wait=lambda timeout_s: "result", is_done=None)
+    waits = PatientPending(collective, here)
+    here.ledger.begin("save")
+    began_s = clock.now_s
+    for limits in (0.9, 1.8, 2.7):
+        monkeypatch.setattr(clock, "now_s", began_s + limits * LIMIT_S)
+        assert here.ledger.oldest() == ("save", 1, pytest.approx(0.9 * LIMIT_S))
+        assert waits.wait(LIMIT_S) == "result"
+    assert here.ledger.oldest() == ("save", 1, 0.0)
+
+
+def test_a_collective_that_arrives_while_the_ranks_are_asked_ends_nothing(here, ends):
+    def answer(submitted):
+        here.ledger.reached_s = clock.now_s + 1
+        return Answer(1, 0, ["save"], "it is somewhere")
+
+    port = Port(answer)
+    here.meet([Endpoint(1, ("127.0.0.1",), port.number, port.token)])
+    here.ledger.begin("save")
+    here._judge(LIMIT_S, "save", 1, 1.1 * LIMIT_S)
     port.close()
     assert not ends
 

@@ -89,7 +89,8 @@ class Result:
 
 class Results:
     """The reduced gradients that a compressor has returned. ``waiting`` has those not yet applied.
-    ``way`` is a text for errors: how to make gradients come through the compressor."""
+    ``way`` is a text for errors: how to make gradients come through the compressor. ``hooks`` has
+    the hooks to remove when the compressor is closed or deleted, also those of the compressor."""
 
     way = ""
     _clipping_remedy = ""
@@ -120,15 +121,15 @@ class Results:
         self._copies: dict[int, torch.Tensor] = {}
         self._left_at: dict[int, int] = {}
         remove(ABANDONED)
-        self._hooks: list[Value] = [
+        self.hooks: list[Value] = [
             register_optimizer_step_pre_hook(weakly(self._begin_step)),
             register_optimizer_step_post_hook(weakly(self.end_step)),
         ]
-        self._hooks += [
+        self.hooks += [
             parameter.register_hook(weakly(self._look, position))
             for position, parameter in self._trained
         ]
-        weakref.finalize(self, ABANDONED.extend, self._hooks)
+        weakref.finalize(self, ABANDONED.extend, self.hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
         """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name the
@@ -139,7 +140,7 @@ class Results:
         self._compared = next(self._smallest, -1)
         for position, parameter in by_size:
             renew = weakly(self._renew, position)
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(renew))
+            self.hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
         """Before a tensor's next step, check whether the program discarded the last result. If so,
@@ -188,7 +189,7 @@ class Results:
 
     def close(self) -> None:
         self.waiting.clear()
-        remove(self._hooks)
+        remove(self.hooks)
 
     def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of ``parameters`` that are compressed, and whose ``.grad`` is a reduced
