@@ -8,7 +8,7 @@ import importlib
 import importlib.metadata
 import platform
 
-from hvd_sparse.kernels.engines import FAST, is_fast_installed
+from hvd_sparse.kernels.engines import FAST, why_not_fast
 from hvd_sparse.version import __version__
 from hvd_sparse.wire.frame import crc32
 
@@ -73,8 +73,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _engine() -> str:
-    if not is_fast_installed():
-        return "numpy, because numba is not installed"
+    if reason := why_not_fast():
+        return f"numpy, because {reason}"
     try:
         importlib.import_module(FAST)
     except Exception as error:  # a broken installation may raise any error

@@ -88,7 +88,7 @@ class HorovodTorchCollective(ProcessSetRanks):
         return self._start(mpi_ops._allreduce_async, array, name, torch.empty_like, **options)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
-        lengths = torch.tensor(splits, dtype=torch.int32)
+        lengths = torch.from_numpy(splits.astype(np.int32))
         return self._start(mpi_ops._alltoall_async, array, name, torch.Tensor.new, lengths)
 
     def _start(

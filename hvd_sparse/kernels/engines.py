@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
+import os
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import cast
@@ -18,6 +20,10 @@ logger = logging.getLogger("hvd_sparse")
 
 FAST = "numba"
 """The default engine on the CPU, if the package numba is installed."""
+
+OLDEST = 0, 62
+"""The oldest version of numba whose LLVM knows the instructions that the kernels use. With an older
+version, LLVM would abort the process."""
 
 
 def _need(engine: str, **extras: str) -> None:
@@ -56,7 +62,8 @@ class NumbaEngine:
 
     def __post_init__(self) -> None:
         check_whole(self.threads, "threads of NumbaEngine", 1)
-        _need("numba", numba="fast")
+        if reason := why_not_fast():
+            raise InvalidOption(f"engine 'numba' cannot be used, because {reason}")
 
     @property
     def kernels(self) -> Kernels:
@@ -108,8 +115,20 @@ def works_on_devices(engine: object) -> bool:
     return engine is None or isinstance(ENGINES.resolve(engine), (TorchEngine, TritonEngine))
 
 
-def is_fast_installed() -> bool:
-    return importlib.util.find_spec("numba") is not None
+def why_not_fast() -> str:
+    """Return why the engine ``numba`` cannot be used, and the remedy; empty if it can be used."""
+    remedy = "pip install 'hvd-sparse[fast]'"
+    if importlib.util.find_spec("numba") is None:
+        return f"numba is not installed: {remedy}"
+    try:
+        version = importlib.metadata.version("numba")
+    except importlib.metadata.PackageNotFoundError:  # for example in a frozen program
+        version = ".".join(map(str, OLDEST))
+    if tuple(map(int, version.split(".")[:2])) < OLDEST:
+        return f"numba {version} is older than {'.'.join(map(str, OLDEST))}: {remedy}"
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return "the environment variable NUMBA_DISABLE_JIT switches numba's compiler off: unset it"
+    return ""
 
 
 @cache
@@ -129,7 +148,7 @@ def _has_triton() -> bool:
 
 
 def _of_host() -> Kernels:
-    return _compiled(1) if is_fast_installed() else reference
+    return reference if why_not_fast() else _compiled(1)
 
 
 def resolve_engine_by_place(engine: object) -> Kernels:
@@ -150,8 +169,8 @@ def resolve_engine(engine: object) -> Kernels:
     with an "id" and options, or an engine; None for numba if it is installed, else numpy. Raises
     UnknownName for an unknown id, and InvalidOption if a package is missing, an option is unknown
     or the engine works on GPUs only."""
-    if engine is None and not is_fast_installed():
-        _say_slow()
+    if engine is None and (reason := why_not_fast()):
+        _say_slow(reason)
         engine = "numpy"
     chosen = ENGINES.resolve(FAST if engine is None else engine)
     if isinstance(chosen, TritonEngine):
@@ -163,8 +182,9 @@ def resolve_engine(engine: object) -> Kernels:
 
 
 @lru_cache(maxsize=1)  # once per process
-def _say_slow() -> None:
+def _say_slow(reason: str) -> None:
     logger.warning(
-        "gradients are selected by plain numpy, several times slower than compiled code: pip "
-        "install 'hvd-sparse[fast]', or give engine='numpy' to silence this"
+        "gradients are selected by plain numpy, several times slower than compiled code, because "
+        "%s, or give engine='numpy' to silence this",
+        reason,
     )

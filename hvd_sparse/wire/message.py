@@ -111,9 +111,9 @@ def write_message(
 
 
 def write_error(rank: int, step: int, configuration: int, text: str) -> np.ndarray:
-    words = (
-        text.encode()[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()
-    )  # cut between characters
+    # Python decodes bytes of paths that are no UTF-8 to characters that UTF-8 cannot encode.
+    words = text.encode(errors="backslashreplace")
+    words = words[:ERROR_TEXT_LIMIT].decode(errors="ignore").encode()  # cut between characters
     body = _CRC.pack(crc32(words)) + words
     return _write(ERROR, rank, step, configuration, [], [np.frombuffer(body, np.uint8)])
 

@@ -2,9 +2,9 @@
 changes torch, and mutants may crash.
 
 ``engine_worker.py conformance`` runs the suite, and ``... mutant NAME`` a part of it on a broken
-engine. ``... waits`` prints how often every kernel waits, and its forbidden operations. ``...
-streams`` prints whether a bucket whose tensors come from two streams gives the right results
-without a wait.
+engine. ``... default`` runs this part after the program has made the device torch's default.
+``... waits`` prints how often every kernel waits, and its forbidden operations. ``... streams``
+prints whether a bucket whose tensors come from two streams gives the right results without a wait.
 """
 
 import json
@@ -135,6 +135,8 @@ def main(task, *names):
         passes.follow = lambda stream: None
         print(json.dumps([followed, bucket_of_two_streams(device)]))
         return
+    if task == "default":
+        torch.set_default_device(device)
     if task == "conformance":
         check_all(kernels)
     else:

@@ -45,6 +45,10 @@ def test_the_part_that_mutants_are_put_to_passes():
     told_by(WORKER, "mutant", **ON_THE_CPU)
 
 
+def test_kernels_work_if_the_device_is_torchs_default():
+    told_by(WORKER, "default", **ON_THE_CPU)
+
+
 @pytest.mark.parametrize(
     ("mutant", "code", "words"),
     [

@@ -40,7 +40,7 @@ def plain(tmp_path_factory):
 
 def test_where_only_numpy_is_it_says_what_is_used(plain):
     assert plain.returncode == 1 and plain.stderr == "", plain.stderr  # no frontend can be used
-    assert re.search(r"^engine +numpy, because numba is not installed$", plain.stdout, re.MULTILINE)
+    assert re.search(r"^engine +numpy, because numba is not ", plain.stdout, re.MULTILINE)
     assert re.search(r"^checksums +zlib$", plain.stdout, re.MULTILINE)
     assert re.search(r"^numba +-$", plain.stdout, re.MULTILINE)
 

@@ -1,9 +1,14 @@
 """Which engine runs, what the slow one says, and threads that flush subnormal numbers."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from installed import has_triton, is_installed, with_triton
 from programs import run_python
+from tiers import TESTS
 
+needs_numba = pytest.mark.skipif(not is_installed("numba"), reason="numba is not installed")
 needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
@@ -36,7 +41,7 @@ def one_less(number):
 """
 
 
-@pytest.mark.skipif(not is_installed("numba"), reason="numba is not installed")
+@needs_numba
 def test_numba_says_once_that_it_compiles_and_nothing_if_its_cache_has_the_functions(tmp_path):
     run_python("-c", "import hvd_sparse.kernels.numba")  # from here on, they are in the cache
     (tmp_path / "added.py").write_text(COMPILED)
@@ -45,6 +50,101 @@ def test_numba_says_once_that_it_compiles_and_nothing_if_its_cache_has_the_funct
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert first.stderr.count("numba compiles the kernels") == 1
     assert "numba compiles" not in second.stderr
+
+
+def plus_one(number):
+    return number + 1
+
+
+@pytest.fixture
+def compile_anew(monkeypatch, tmp_path):
+    """Returns a function that compiles ``plus_one``, with a cache of its own."""
+    config = pytest.importorskip("numba").config
+    from numba import types
+
+    from hvd_sparse.kernels.numba import vectors
+
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    return lambda: vectors.compiled([types.int64(types.int64)])(plus_one)
+
+
+@needs_numba
+def test_numba_compiles_again_if_another_file_of_the_kernels_has_changed(compile_anew, monkeypatch):
+    from hvd_sparse.kernels.numba import vectors
+
+    assert not compile_anew().stats.cache_hits
+    assert compile_anew().stats.cache_hits
+    monkeypatch.setattr(vectors, "sources", lambda: b"those of another version")
+    assert not compile_anew().stats.cache_hits
+
+
+@needs_numba
+@pytest.mark.parametrize("name", ["numba/fused.py", "packing.py", "rows.py"])
+def test_the_digest_of_the_kernels_covers_all_files_of_compiled_functions(
+    name, monkeypatch, tmp_path
+):
+    from hvd_sparse.kernels.numba import vectors
+
+    folder = Path(vectors.__file__).parent.parent
+    copy = tmp_path / "kernels"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(vectors, "__file__", str(copy / "numba" / "vectors.py"))
+    before = vectors.sources.__wrapped__()
+    assert before == vectors.sources()
+    with (copy / name).open("a") as file:
+        file.write("CHANGED = True\n")
+    assert vectors.sources.__wrapped__() != before
+
+
+@needs_numba
+def test_without_a_folder_for_its_cache_numba_compiles_and_says_what_to_do(
+    compile_anew, monkeypatch, caplog
+):
+    from numba.core.caching import CompileResultCacheImpl
+
+    from hvd_sparse.kernels.numba import vectors
+
+    monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])  # as if none were writable
+    vectors._say_compiling.cache_clear()
+    assert compile_anew()(1) == 2
+    assert "set NUMBA_CACHE_DIR" in caplog.text
+
+
+OLD = """
+import logging, sys
+logging.basicConfig()
+sys.path.insert(0, {folder!r})
+from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.engines import resolve_engine
+assert resolve_engine(None) is reference
+resolve_engine("numba")
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "switch", "words"),
+    [
+        ("0.61.2", "0", "numba 0.61.2 is older than 0.62: pip install 'hvd-sparse[fast]'"),
+        ("0.62.0rc1", "1", "NUMBA_DISABLE_JIT switches numba's compiler off: unset it"),
+    ],
+)
+def test_a_numba_that_cannot_compile_the_kernels_is_not_used(version, switch, words, tmp_path):
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").touch()
+    metadata = tmp_path / f"numba-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: numba\nVersion: {version}\n")
+    done = run_python("-c", OLD.format(folder=str(tmp_path)), NUMBA_DISABLE_JIT=switch)
+    assert done.returncode == 1
+    assert done.stderr.count(words) == 2, done.stderr  # a warning, and the error
+    assert "InvalidOption" in done.stderr
+
+
+def test_the_oldest_numba_that_is_used_is_the_oldest_that_the_package_asks_for():
+    from hvd_sparse.kernels.engines import OLDEST
+
+    project = (TESTS.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"numba>={".".join(map(str, OLDEST))}"' in project
 
 
 def test_numpy_that_was_asked_for_says_nothing():
@@ -89,6 +189,20 @@ def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
     assert "InvalidOption" in done.stderr
     assert words in done.stderr
     assert "leave engine out" in done.stderr
+
+
+@pytest.mark.skipif(not has_triton(), reason="triton is not installed")
+@pytest.mark.parametrize("interprets", [True, False])
+def test_the_interpreter_of_tritons_without_knobs_is_noticed(interprets):
+    """Triton has its module of settings, ``knobs``, since version 3.4."""
+    done = run_python(
+        "-c",
+        "import triton; del triton.knobs\n"
+        "from hvd_sparse.kernels.triton import IS_INTERPRETED; print(IS_INTERPRETED)",
+        TRITON_INTERPRET=str(int(interprets)),
+        **with_triton(),
+    )
+    assert done.stdout == f"{interprets}\n", done.stderr
 
 
 SCRIPT = """

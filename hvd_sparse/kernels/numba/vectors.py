@@ -1,19 +1,17 @@
 """LLVM instructions on SIMD vectors of 64 bytes, which numba does not offer.
 
-If you edit this file, also edit ``bits.py``, ``fused.py``, ``lists.py``, ``packing.py``,
-``rows.py`` and ``scans.py``, which use it. Otherwise numba takes old code from its cache, because
-it recompiles a function only if the function's own file has changed.
-
 Magnitudes are compared as bit patterns, because float comparisons depend on whether the thread
 flushes subnormal numbers to zero.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.core.base import BaseContext
+from numba.core.caching import IndexDataCacheFile
 from numba.core.event import Listener, install_listener
 from numba.core.typing.templates import Signature
 from numba.extending import overload
@@ -41,19 +40,47 @@ SPARE = SEGMENT + 16
 class Compiling(Listener):  # type: ignore[misc]
     """Logs once that numba compiles. Nothing is logged if numba's cache has the functions."""
 
+    def __init__(self, is_cached: bool) -> None:
+        self._is_cached = is_cached
+
     def on_start(self, _: object) -> None:
-        _say_compiling()
+        _say_compiling(self._is_cached)
 
     def on_end(self, _: object) -> None:
         """Do nothing, because the message is logged at the start."""
 
 
 @cache  # once per process
-def _say_compiling() -> None:
-    logger.warning(
-        "numba compiles the kernels, which takes a minute or more; later starts on this machine "
-        "read them from a cache"
+def _say_compiling(is_cached: bool) -> None:
+    later = "later starts on this machine read them from a cache"
+    if not is_cached:
+        later = (
+            "every start does this, because neither the folder of hvd_sparse nor ~/.cache can be "
+            "written: set NUMBA_CACHE_DIR to a writable folder"
+        )
+    logger.warning("numba compiles the kernels, which takes a minute or more; %s", later)
+
+
+@cache
+def sources() -> bytes:
+    """Return a digest of the files whose functions and constants the compiled code contains."""
+    folder = Path(__file__).parent
+    files = [*sorted(folder.parent.glob("*.py")), *sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).digest()
+
+
+def _use_cache(dispatcher: Any) -> bool:
+    """Let numba cache compiled code on disk. Return False if it finds no writable folder."""
+    try:
+        dispatcher.enable_caching()
+    except RuntimeError:
+        return False
+    cache = dispatcher._cache
+    # Numba compiles again if this stamp differs. Its own stamp is that of the function's file only.
+    cache._cache_file = IndexDataCacheFile(
+        cache.cache_path, cache._impl.filename_base, source_stamp=sources()
     )
+    return True
 
 
 def compiled(signatures: Sequence[Signature]) -> Callable[..., Any]:
@@ -61,8 +88,12 @@ def compiled(signatures: Sequence[Signature]) -> Callable[..., Any]:
     caches the result on disk."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with install_listener("numba:compile", Compiling()):
-            return njit(signatures, nogil=True, cache=True)(function)
+        dispatcher = njit(nogil=True)(function)
+        with install_listener("numba:compile", Compiling(_use_cache(dispatcher))):
+            for signature in signatures:
+                dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
 
     return decorate
 

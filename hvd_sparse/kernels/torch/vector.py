@@ -113,6 +113,11 @@ def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> tor
     return magnitudes >= cut if cut > 0 else magnitudes > 0
 
 
+def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    # The program may have made another device the default.
+    return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+
+
 class Copy:
     """A copy of a device's tensor in pinned host memory. The copying starts at once. A CPU tensor
     is not copied."""
@@ -122,7 +127,7 @@ class Copy:
         if self._is_read:
             self._host = tensor
             return
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        self._host = pinned(tensor.shape, tensor.dtype)
         self._host.copy_(tensor, non_blocking=True)
         self._done = torch.accelerator.current_stream(tensor.device).record_event()
 
@@ -173,7 +178,7 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
         together, places = in_one(pieces)
         words = fetch(together)
         for i, place in zip(there, places):
-            dtype = torch.empty(0, dtype=tensors[i].dtype).numpy().dtype
+            dtype = torch.empty(0, dtype=tensors[i].dtype, device="cpu").numpy().dtype
             found[i] = words[place].view(dtype).reshape(tuple(tensors[i].shape))
     return found
 
@@ -192,7 +197,7 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
     torch's allocator keeps the pinned memory from which the array is copied."""
     if device.type == "cpu":
         return tensor_of(array)
-    host = torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, pin_memory=True)
+    host = pinned(array.shape, torch.from_numpy(array[:0].copy()).dtype)
     host.numpy()[...] = array
     return host.to(device, non_blocking=True)
 

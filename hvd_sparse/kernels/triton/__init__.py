@@ -22,7 +22,7 @@ from hvd_sparse.kernels.triton import device_code
 from hvd_sparse.types import Selection
 
 Kind = tuple[torch.device, torch.dtype]
-IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
+IS_INTERPRETED = not isinstance(device_code.take_blocks, triton.JITFunction)
 """Whether Triton's interpreter, which accepts vectors on the CPU, replaces the GPU."""
 BLOCK = 4096
 """Number of a tensor's entries per program, in kernels that take entries and that write sums."""
