@@ -358,14 +358,16 @@ class Configuration:
             return False
         if density == 1.0 and self.schedule.sends_all_dense:
             return True
+        exchange = exchange or self.exchange
+        where = in_nodes_of(1, 0, world_size) if placement is None else placement
         # ``max_gathered_bytes`` holds even if a dense allreduce takes longer.
         codec = self.at_step(step, spec, pace).codec
-        wanted = count_from_density(spec.numel, density)
-        if self.most_entries(wanted, spec.numel, spec, world_size, codec) < wanted:
+        numel = where.longest_part(spec.numel) if exchange.sums_first else spec.numel
+        wanted = count_from_density(numel, density)
+        if self.most_entries(wanted, numel, spec, world_size, codec) < wanted:
             return True
-        where = in_nodes_of(1, 0, world_size) if placement is None else placement
         entry_bytes = self.codec.entry_bytes(spec.numel, density)
-        return (exchange or self.exchange).is_dense_cheaper(density, entry_bytes, where)
+        return exchange.is_dense_cheaper(density, entry_bytes, where)
 
     def most_entries(
         self, wanted: int, numel: int, spec: TensorSpec, world_size: int, codec: Codec

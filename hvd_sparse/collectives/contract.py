@@ -124,6 +124,10 @@ class Placement:
         number, size = mates.index(rank), len(mates)
         return slice(numel * number // size, numel * (number + 1) // size)
 
+    def longest_part(self, numel: int) -> int:
+        """Return the length of the longest of the slices that ``part`` returns for all ranks."""
+        return -(-numel // min(map(self.nodes.count, set(self.nodes))))
+
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
     """Return a placement with ``ranks_per_node`` ranks on each node; the last node may have

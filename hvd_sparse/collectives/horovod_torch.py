@@ -135,7 +135,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
     def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
         room = self._rooms[name]
-        block = write_block(np.ascontiguousarray(array), room.nbytes)
+        least = room.for_ranks(self.world_size)
+        block = write_block(np.ascontiguousarray(array), least)
         pending = super().allgather(block, name)
         return self._unpadding(pending, array, block.nbytes, room)
 
@@ -145,13 +146,14 @@ class HorovodDeviceCollective(HorovodTorchCollective):
         total = sum(map(needed, parts))
         room.note(total)
         # The total length must stay the same, so pad the part that this rank sends to itself.
+        padding = max(0, room.for_ranks(self.world_size) - total)
         blocks = [
-            write_block(part, needed(part) + (room.nbytes - total) * (to == self.rank))
+            write_block(part, needed(part) + padding * (to == self.rank))
             for to, part in enumerate(parts)
         ]
         lengths = np.array([block.size for block in blocks])
         pending = super().alltoall(np.concatenate(blocks), lengths, name)
-        return self._unpadding(pending, array, room.nbytes)
+        return self._unpadding(pending, array, total + padding)
 
     def _unpadding(
         self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None

@@ -63,6 +63,8 @@ class DdpCompressor(ParameterCompressor):
         named, group = parameters_of(model), model.process_group
         super().__init__(named, configuration, f"ddp.{group.group_name}", grad_scaler)
         self._model = weakref.ref(model)
+        if model.gradient_as_bucket_view:  # results are in the gradients already
+            self.results.changes = 0
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
@@ -100,6 +102,9 @@ class DdpCompressor(ParameterCompressor):
             assert model is not None  # it is calling this method
             # In these two modes, DDP drops the results of parameters that no rank has used.
             self._marks_idle = model.find_unused_parameters or model.static_graph
+            # The forward pass after the first pass moves views of buckets to new buckets.
+            is_view = model.gradient_as_bucket_view
+            self.results.are_moved = is_view and not model._has_rebuilt_buckets
             self._sent, self._buckets = [], 0
             self._scale.forget()  # the last step may have had no results
         sent = SentBucket(bucket)
@@ -210,14 +215,19 @@ class DdpCompressor(ParameterCompressor):
             self._driver.abandon(sent[0].tickets[0].run, error)
 
     def _receive(self, sent: SentBucket) -> None:
-        tensors = zip(sent.tickets, sent.gradients, sent.reduced, sent.used)
+        tensors = list(zip(sent.tickets, sent.gradients, sent.reduced, sent.used))
+        for ticket, _, _, used in tensors:
+            if not used and isinstance(ticket, TensorStep):
+                # Sums of the whole bucket are written together. With gradient_as_bucket_view, this
+                # place is the gradient, which keeps its content, perhaps an earlier pass's result.
+                ticket.out = None
         for ticket, gradient, reduced, used in tensors:
             position = ticket.position
             assert position is not None
             if not used:  # on no rank
                 if ticket.bucket is not None:
                     self._driver.decompress(reduced, ticket, is_dropped=True)
-                gradient.zero_()
+                self.step.transactions.drop(position, ticket.run)
                 self.results.hand_out(position, None, gradient)
                 continue
             needs_value = self._finishes and ticket.state is not None

@@ -131,9 +131,10 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
 def _statistics(context: ExchangeContext) -> np.ndarray:
     members, kernels = context.members.items(), context.kernels
     sizes = [member.selector.measures(member.spec.numel) for _, member in members]
-    if context.is_lost:
-        return _joined(context, [], sizes)
-    norms = [member.selector.measure(_accumulated(context, p), kernels) for p, member in members]
+    norms: list[np.ndarray] = []
+    with context.guarded():
+        for position, member in () if context.is_lost else members:
+            norms.append(member.selector.measure(_accumulated(context, position), kernels))
     return _joined(context, norms, sizes)
 
 
@@ -157,11 +158,13 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
 
 
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
-    members = context.members.values()
-    sizes = [0 if member.density is None else member.count for member in members]
-    if context.is_lost:
-        return _joined(context, [], sizes)
-    values = [_accumulated(context, p)[indices] for p, indices in chosen.items()]
+    sizes, values = [], []
+    for position, member in context.members.items():
+        count = 0 if member.density is None else member.count
+        sizes.append(chosen[position].size if position in chosen else count)
+    with context.guarded():
+        for position, indices in () if context.is_lost else chosen.items():
+            values.append(_accumulated(context, position)[indices])
     return _joined(context, values, sizes)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
@@ -415,6 +416,17 @@ class Compressor:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.configuration}, collectives={self.name!r})"
+
+
+def scale_from(read: Callable[[], Value]) -> float:
+    """Return the loss scale. If ``read`` raises an error, log the error and return NaN: with a loss
+    scale of NaN, all ranks raise an error, but if this rank raised one alone, the others would wait
+    for it."""
+    try:
+        return float(read())
+    except Exception:
+        logger.exception("grad_scaler raised an error, so the loss scale is unknown in this step")
+        return math.nan
 
 
 @lru_cache(maxsize=1)  # once per process

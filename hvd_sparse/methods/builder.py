@@ -12,7 +12,6 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.memories.contract import Memory
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
@@ -294,7 +293,7 @@ class Builder:
             _take_steps(steps, options, optimizer, selector)
         configuration = Configuration.create(selector=selector, **options)
         if handover is None or not handover.memories:
-            _check_memory(configuration.memory)
+            cls._check_alone(configuration)
         rates = cls._rates_of(configuration, handover, optimizer, steps, scheduler)
         compressor = create(configuration)
         if handover is not None:
@@ -304,6 +303,17 @@ class Builder:
             if rates is not None:
                 compressor.follow(rates)
         return compressor
+
+    @classmethod
+    def _check_alone(cls, configuration: Configuration) -> None:
+        """Raise InvalidOption if the compressor must compute an optimizer's updates, because no
+        such optimizer is given."""
+        memory = configuration.memory
+        if memory.needs_optimizer:
+            raise InvalidOption(
+                f"memory {memory.id} {memory.needs_optimizer}, and optimizer is missing: give the "
+                "optimizer, by optimizer="
+            )
 
     @classmethod
     def _rates_of(
@@ -402,14 +412,6 @@ def add_codec(options: dict[str, object], codec: str) -> None:
     """Add a default codec to the options, unless they have one, or their exchange uses no codec."""
     if not EXCHANGES.resolve(options.get("exchange", "allgather")).shares_indices:
         options.setdefault("codec", codec)
-
-
-def _check_memory(memory: Memory) -> None:
-    if memory.needs_optimizer:
-        raise InvalidOption(
-            f"memory {memory.id} {memory.needs_optimizer}, and optimizer is missing: give the "
-            "optimizer, by optimizer="
-        )
 
 
 def _refuse(name: str, *_: object) -> NoReturn:

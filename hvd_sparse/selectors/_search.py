@@ -22,12 +22,12 @@ from hvd_sparse.types import Selection
 
 
 @lru_cache(maxsize=4096)  # called at every step of a tensor
-def band_around(count: int, tolerance: tuple[float, float]) -> Band:
+def band_around(count: int, tolerance: tuple[float, float], numel: int) -> Band:
     low, high = tolerance
-    # 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
-    return Band(
-        max(1, math.ceil(low * count - 1e-9)), count, max(count, math.floor(high * count + 1e-9))
-    )
+    # At most ``numel``, because buffers for the entries have this length, and high * count may be
+    # infinite. 1e-9 compensates for rounding: for example, 1.13 * 100 is 112.99999999999999.
+    most = math.floor(min(high * count + 1e-9, numel))
+    return Band(max(1, math.ceil(low * count - 1e-9)), count, max(count, most))
 
 
 @dataclass

@@ -68,7 +68,7 @@ class DgcSampled(DensitySelector):
         wanted, (low, high) = self.count(taken.numel), self.bounds
         if context.kept is None or taken.count <= wanted:  # ``find`` checks for other non-zeros
             return None
-        most, magnitudes = math.floor(high * wanted), np.abs(taken.values)
+        most, magnitudes = math.floor(min(high * wanted, taken.numel)), np.abs(taken.values)
         memo = steer(context.memo, taken.count, most + 1)
         dtype, count = taken.values.dtype.type, taken.count
         sampled = self._sampled_threshold(context.kept, context, taken)
@@ -92,7 +92,7 @@ class DgcSampled(DensitySelector):
             return Found(context.kernels.take_at_least(accumulated, 0.0), memo=context.memo)
         low, high = self.bounds
         threshold = min(self._sampled_threshold(accumulated, context), moments.abs_max)
-        most = math.floor(high * wanted)
+        most = math.floor(min(high * wanted, accumulated.size))
         # Count and take in one pass, because the first threshold is usually good.
         count, selection = context.kernels.take_at_most(accumulated, threshold, most)
         passes = 0

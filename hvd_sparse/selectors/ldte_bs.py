@@ -76,13 +76,13 @@ class LdteBs(DensitySelector):
         return aim_below(warm, memo, count_from_density(numel, self.share), numel)
 
     def band(self, numel: int) -> Band | None:
-        return band_around(count_from_density(numel, self.share), self.tolerance)
+        return band_around(count_from_density(numel, self.share), self.tolerance, numel)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, miss = context.kernels, context.miss
         count = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
-        band = band_around(count, self.tolerance)
+        band = band_around(count, self.tolerance, accumulated.size)
         if moments.nonzeros <= band.most:
             # All non-zeros are selected, so no search is needed.
             return Found(kernels.take_at_least(accumulated, 0.0), context.warm, memo=context.memo)

@@ -67,7 +67,7 @@ class RedsyncSearch(DensitySelector):
     def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
         kernels = context.kernels
         moments = context.moments_of(accumulated)
-        band = band_around(wanted, self.tolerance)
+        band = band_around(wanted, self.tolerance, accumulated.size)
         if moments.nonzeros <= band.most:
             return Found(kernels.take_at_least(accumulated, 0.0), passes=passes)
         middle = 0.5 * (moments.abs_mean + moments.abs_max)

@@ -8,7 +8,6 @@ only the exchange of its own tensor, ranks could wait for each other forever.
 
 from __future__ import annotations
 
-import contextlib
 from typing import NoReturn
 
 import numpy as np
@@ -122,8 +121,8 @@ class Driver:
         is_dropped: bool = False,
     ) -> np.ndarray:
         """Return a tensor's reduced gradient, flat. After any error, the step is rolled back for
-        all its tensors. With ``is_dropped``, no rank uses the result, and an empty array is
-        returned."""
+        all its tensors. With ``is_dropped``, no rank uses the result: an empty array is returned,
+        and the caller calls ``Transactions.drop``."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -135,7 +134,7 @@ class Driver:
                 self._drive(ticket.run)
             # Tickets without a bucket have raised above.
             assert isinstance(ticket, TensorStep)
-            if is_dropped:  # the step stays incomplete, so the tensor's next step rolls it back
+            if is_dropped:
                 return NOTHING
             return self.step.result(ticket, reduced, parameter)
         except BaseException as error:
@@ -190,12 +189,16 @@ class Driver:
         for bucket, its_run in self._coming.copy():
             if its_run is not run:
                 self._start(bucket, its_run)
-        for bucket, conversation in list(self._under_way.items()):
-            if bucket.index not in run.buckets or run.buckets[bucket.index] is not bucket:
-                del self._under_way[bucket]
+        old = [each for each in self._under_way if run.buckets.get(each.index) is not each]
+        abandoned = [self._under_way.pop(bucket) for bucket in old]
+        for conversation in abandoned:
+            try:
+                conversation.finish(self.step.configuration.timeout_s)
+            except ExchangeTimeout:  # the others would take as long, and fail too
+                break
+            except Exception:
                 # The failed step has raised its own error, and a broken world fails this step, too.
-                with contextlib.suppress(Exception):
-                    conversation.finish(self.step.configuration.timeout_s)
+                pass
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         if self._coming:

@@ -86,6 +86,18 @@ class Transactions:
                     self._settle(position)
             self._uncount(run)
 
+    def drop(self, position: int, run: StepRun) -> None:
+        """Undo a tensor's step at once, because no rank uses its result. The step of the other
+        tensors is complete without it, so that their new states can be read."""
+        with self.lock:
+            run.is_closed = True
+            if self._staged_by.get(position) is run:
+                del self._staged_by[position]
+                self._states[position].roll_back()
+            run.entered.discard(position)
+            for bucket in run.buckets.values():
+                bucket.entered.discard(position)
+
     def leave_no_trace(self, run: StepRun) -> None:
         """Mark a step that had NaN or Inf, so that the step is rolled back when the next one
         begins."""

@@ -12,7 +12,7 @@ from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollectiv
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
-from hvd_sparse.frontend.compressor import Compressor, check_process_set
+from hvd_sparse.frontend.compressor import Compressor, check_process_set, scale_from
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import GraphPlannedGroups
@@ -254,7 +254,11 @@ class TensorflowCompressor(Compressor):
                 return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
             # Keras 3 creates the scale in the first update, after which this graph may run, too.
             read = partial(getattr, scaler, name, scaler.initial_scale)
-        scale = call_numpy(lambda: np.float32(read()), [], tf.float32, name="hvd_sparse_scale")
+
+        def scale_now() -> np.float32:
+            return np.float32(scale_from(lambda: np.float32(read())))
+
+        scale = call_numpy(scale_now, [], tf.float32, name="hvd_sparse_scale")
         scale.set_shape([])
         return scale
 
@@ -317,8 +321,8 @@ class TensorflowCompressor(Compressor):
 
     def _shake_hands(self, site: CallSite) -> None:
         caller = calling_optimizer()
+        self._look_at(caller)
         self.resolve()
-        self._look_at(caller)  # which needs the mean density of the resolved tensors
         if caller is None and self._is_called():
             specs = {i: self.step.specs[i] for i in sorted(self.step.compressed)}
             factors = None if self._follower is None else self._follower.factors

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_handler_registry
 
+from hvd_sparse.configuration import Configuration
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.methods import Methods
@@ -47,6 +49,17 @@ class Compression(AutoMethod, Methods):
     _nothing = TorchSendNothing
     _read_optimizer = staticmethod(read_optimizer)
     _foresee = staticmethod(foresee)
+
+    @classmethod
+    def _check_alone(cls, configuration: Configuration) -> None:
+        super()._check_alone(configuration)
+        if configuration.clip_grad_norm is not None:
+            raise InvalidOption(
+                f"clip_grad_norm is {configuration.clip_grad_norm} without optimizer= (SGD, Adam, "
+                "AdamW, NAdam or Muon), so gradients are sent one by one, before their norm is "
+                "known: give optimizer=, or leave clip_grad_norm out and clip the results after "
+                "optimizer.synchronize()"
+            )
 
 
 class CompressorStateHandler(StateHandler):  # type: ignore[misc]

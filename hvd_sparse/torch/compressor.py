@@ -141,11 +141,12 @@ class TorchCompressor(ParameterCompressor):
             except SparseError as error:
                 policy.begin(self, None)
                 return self._poison(error, tensor)
+            # First settle the last result: ``auto`` sends a residual again if it was thrown away.
+            self.results.settle(position)
             way = policy.begin(self, position) if self._is_led else SPARSE
             self.watchdog.ledger.begin(spec.key)
             if way not in (SPARSE, EVERYTHING):
                 return self._pass_on(tensor, position, way)
-            self.results.settle(position)
             scale = self._scale_of(position) if self._is_scaled else 1.0
             if position in self.step.compressed:
                 wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
@@ -387,12 +388,6 @@ class TorchCompressor(ParameterCompressor):
         if self._follower is not None:
             self._follower.meet(caller)
             return
-        if self.configuration.clip_grad_norm is not None:
-            raise InvalidOption(
-                f"clip_grad_norm is {self.configuration.clip_grad_norm} without optimizer=, so "
-                "gradients are sent one by one, before their norm is known: give optimizer=, or "
-                "leave clip_grad_norm out and clip the results after optimizer.synchronize()"
-            )
         self._judge(caller)
 
     def regroup(self, groups: Option) -> None:

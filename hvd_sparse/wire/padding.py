@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Request
+from hvd_sparse.collectives.contract import MOST_BYTES, Request
 from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
@@ -47,6 +47,11 @@ class Room:
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
+
+    def for_ranks(self, count: int) -> int:
+        """Return the length, or less if ``count`` blocks of this length would be too long for one
+        collective."""
+        return min(self.nbytes, MOST_BYTES // count)
 
     def note(self, longest: int) -> None:
         """Adapt the length after a collective whose longest block has ``longest`` bytes without

@@ -222,17 +222,17 @@ cases["thrown_away"] = partial(compare, program=thrown_away, **UNMASKED)
 @cases
 def refused(name):
     def made(handed, model, **options):
-        options |= {} if handed is None else {"optimizer": handed(model)}
+        options["optimizer"] = handed(model)
         return Compression.topk(model.named_parameters(), density=0.1, name=name, **options)
 
     def of_horovod(model):
         return distributed(name, model, plain_sgd(model), hvd.Compression.none)
 
-    def stepped(hands_over, calls=None, through=None, **how):
+    def stepped(calls=None, through=None, **how):
         model = network()
         optimizer = sgd(model)
         clips = {"clip_grad_norm": BOUND} if how else {}
-        compressor = made((lambda _: optimizer) if hands_over else None, model, **clips)
+        compressor = made(lambda _: optimizer, model, **clips)
         calling = optimizer if calls is None else calls(model)
         wrapped = distributed(name, model, calling, through or compressor, **how)
         said = caught(train, model, wrapped, range(1))
@@ -245,14 +245,13 @@ def refused(name):
         [caught(made, lambda m: differentiable(m.parameters()), network()), "has differentiable"],
         [caught(made, of_horovod, network()), "is Horovod's already"],
         [caught(made, lambda m: list(m.parameters()), network()), "is list"],
-        [stepped(True, sgd), "the SGD that calls the compressor is not the one"],
+        [stepped(sgd), "the SGD that calls the compressor is not the one"],
         [
-            stepped(True, through=hvd.Compression.none),
+            stepped(through=hvd.Compression.none),
             "gradients of the SGD do not come through the compressor",
         ],
         [mixed, "sparse_as_dense=True"],
-        [stepped(False, plain_sgd, groups=None), "clip_grad_norm is 0.25 without optimizer="],
-        [stepped(True, groups=1), "groups is given to hvd.DistributedOptimizer"],
+        [stepped(groups=1), "groups is given to hvd.DistributedOptimizer"],
     ]
 
 

@@ -233,7 +233,8 @@ def test_a_wait_ends_by_the_clock_and_is_extended_once(ran_s, is_silent, limits_
                 raise ExchangeTimeout("the time is over")
             return np.ones(2)
 
-    pending = PatientPending(Waiting(), SimpleNamespace(has_silent_rank=lambda: is_silent))
+    watchdog = SimpleNamespace(has_silent_rank=lambda: is_silent, ledger=SimpleNamespace())
+    pending = PatientPending(Waiting(), watchdog)
     with nullcontext() if 0.0 in ran_s else pytest.raises(ExchangeTimeout):
         assert pending.wait(LIMIT_S).tolist() == [1.0, 1.0]
     assert seen_s == limits_s

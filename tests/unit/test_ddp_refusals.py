@@ -18,6 +18,7 @@ from hvd_sparse.ddp import register
 from hvd_sparse.errors import (
     CorruptCheckpoint,
     InvalidOption,
+    PeerFailure,
     SparseError,
     UnknownName,
     UnsupportedInput,
@@ -166,6 +167,20 @@ def test_a_failed_step_leaves_no_loss_scale_and_ddp_ready_for_the_next():
         applied = model.module.get_parameter(key).grad / 2.0
         assert torch.equal(applied + kept, plain.get_parameter(key).grad)
     made.close()
+
+
+def test_an_error_of_the_loss_scale_is_raised_on_all_ranks_and_logged(caplog):
+    """If it were raised on its own rank alone, the other ranks would wait for this rank."""
+
+    def broken():
+        raise RuntimeError("which scale?")
+
+    model = model_of()
+    made = register(model, "topk", density=0.1, min_numel=1, allow_dense=False, grad_scaler=broken)
+    with pytest.raises(PeerFailure, match="the loss scale is nan"):
+        model(torch.ones(2, 8)).sum().backward()
+    made.close()
+    assert "grad_scaler raised an error" in caplog.text and "which scale?" in caplog.text
 
 
 def test_states_go_between_compiled_and_plain_models():
@@ -335,3 +350,71 @@ def test_a_gradient_that_is_not_finite_is_seen_as_ever():
     assert model.module[0].weight.grad.isnan().all()
     assert handle.stats()["nonfinite_steps"] == 1
     handle.close()
+
+
+@pytest.mark.parametrize("is_reduced_again", [False, True])
+def test_gradients_that_ddp_moves_to_new_buckets_are_not_thrown_away(is_reduced_again, caplog):
+    """DDP moves them in the forward pass after its first backward pass."""
+    bare = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2))
+    model = DistributedDataParallel(bare, gradient_as_bucket_view=True)
+    handle = register(model, "topk", density=0.1, min_numel=1, allow_dense=False)
+    model(torch.ones(2, 8)).sum().backward()
+    loss = model(torch.ones(2, 8)).sum()
+    if is_reduced_again:
+        loss.backward()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    optimizer.zero_grad()
+    tensors = handle.state_dict()["tensors"].values()
+    assert {tensor["steps"] for tensor in tensors} == {1 + is_reduced_again}
+    # A result that is really thrown away is noticed as ever.
+    model(torch.ones(2, 8)).sum().backward()
+    assert not any("thrown away" in text for text in caplog.messages)
+    optimizer.zero_grad()
+    model(torch.ones(2, 8)).sum().backward()
+    assert any("thrown away" in text for text in caplog.messages)
+    handle.close()
+
+
+def test_views_of_a_bucket_that_are_zeroed_count_as_thrown_away(caplog):
+    """Nothing but the program changes such a gradient after its result was returned."""
+    model = DistributedDataParallel(nn.Linear(8, 6, bias=False), gradient_as_bucket_view=True)
+    handle = register(model, "topk", density=0.1, min_numel=1, allow_dense=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):  # DDP moves the gradients of the first pass
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.zero_grad(set_to_none=False)
+    (tensor,) = handle.state_dict()["tensors"].values()
+    handle.close()
+    assert tensor["steps"] == 2 and "thrown away" in caplog.text
+
+
+class Tasks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 6), nn.Linear(8, 6)
+
+    def forward(self, inputs, task):
+        return getattr(self, task)(inputs)
+
+
+@pytest.mark.parametrize("is_view", [False, True])
+def test_a_pass_that_does_not_use_a_parameter_keeps_its_result_of_an_earlier_pass(is_view):
+    ends = []
+    for is_ours in (True, False):
+        torch.manual_seed(0)
+        options = {"find_unused_parameters": True, "gradient_as_bucket_view": is_view}
+        model, handle = DistributedDataParallel(Tasks(), **options), None
+        if is_ours:
+            sends_all = {"density": 1.0, "min_numel": 1, "allow_dense": False}
+            handle = register(model, "topk", **sends_all)
+        for task in ("first", "second"):
+            model(torch.ones(2, 8), task).sum().backward()
+        ends.append([parameter.grad.clone() for parameter in model.parameters()])
+        if handle is not None:
+            handle.close()
+    torch.testing.assert_close(*ends)
+    assert all(gradient.any() for gradient in ends[0])

@@ -144,6 +144,8 @@ def test_workers_of_keras_drop_out_different_outputs(monkeypatch):
     pytest.importorskip("horovod.tensorflow.keras", exc_type=ImportError)
     from recipes import keras_training
 
+    # TensorFlow refuses this once it is initialized.
+    monkeypatch.setattr(tf.config.threading, "set_intra_op_parallelism_threads", lambda _: None)
     args, weights, kept = options("--method", "none", monkeypatch=monkeypatch), [], []
     for rank in range(2):
         monkeypatch.setattr(keras_training, "hvd", horovod_of(rank))

@@ -6,6 +6,7 @@ import pytest
 import worlds
 from worlds import configure, tensors
 
+from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.states import footprint
@@ -122,6 +123,21 @@ def test_a_density_that_asks_for_more_goes_dense():
     assert {outcome[4] for outcome in run(worlds.configure(**asked, allow_dense=True))} == {4}
     enough = {**asked, "max_gathered_bytes": SIZE * (200 * 8 + 100)}
     assert {outcome[4] for outcome in run(worlds.configure(**enough, allow_dense=True))} == {0}
+
+
+@pytest.mark.parametrize("numel", [2000, 1999])
+def test_under_hierarchical_a_rank_sends_entries_of_its_part_only(numel):
+    spec, placement = TensorSpec("t", (numel,), "float32"), in_nodes_of(2, 0, 5)
+    parts = [placement.part(rank, numel) for rank in range(5)]
+    assert placement.longest_part(numel) == max(part.stop - part.start for part in parts)
+    # The fifth rank is alone on its node.
+    for ranks, entries in ((4, numel // 2), (5, numel)):
+        exchange, nodes = {"id": "hierarchical", "ranks_per_node": 2}, in_nodes_of(2, 0, ranks)
+        for spare, is_dense in ((100, False), (-8, True)):
+            limit = ranks * (entries // 10 * 8 + spare)
+            asked = {"density": 0.1, "max_gathered_bytes": limit, "allow_dense": True}
+            configuration = worlds.configure(**asked, exchange=exchange)
+            assert configuration.goes_dense(spec, 0, ranks, placement=nodes) == is_dense
 
 
 @pytest.mark.parametrize("case", cases.CODECS, ids=str)

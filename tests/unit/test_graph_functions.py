@@ -1,6 +1,5 @@
 """What TensorFlow's graphs call and contain, without ranks."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +13,7 @@ from hvd_sparse.errors import SparseError
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.step.step import Step
-from hvd_sparse.tensorflow import Compression, compressor, graph_functions
+from hvd_sparse.tensorflow import Compression, graph_functions
 from hvd_sparse.watch.watchdog import Ledger
 
 TOKENS = {b"a": 0, b"b": 1}
@@ -41,26 +40,6 @@ def test_tensors_of_a_failed_step_that_have_no_result_are_dropped_in_the_next(mo
             functions.receive(number, np.full_like(wire, np.nan), wire, wire)
     send(b"a")
     assert len(functions._tickets) == 1
-
-
-def test_densities_by_name_are_known_when_the_optimizer_of_keras_is_judged(monkeypatch, caplog):
-    optimizer = tf.keras.optimizers.SGD(momentum=0.9)
-    monkeypatch.setattr(compressor, "calling_optimizer", lambda: optimizer)
-    configuration = worlds.configure("topk", {"*": 0.001})
-    made = SimpleNamespace(
-        configuration=configuration,
-        process_set=SimpleNamespace(included=lambda: True),
-        step=SimpleNamespace(world_size=2),
-        is_forewarned=False,
-        _follower=None,
-        _is_called=lambda: True,
-    )
-    made.resolve = lambda: setattr(
-        made, "configuration", configuration.for_tensors(worlds.tensors((12,)))
-    )
-    made._look_at = partial(compressor.TensorflowCompressor._look_at, made)
-    compressor.TensorflowCompressor._shake_hands(made, SimpleNamespace(op=None))
-    assert "the optimizer has momentum 0.9 and gets gradients of density 0.001" in caplog.text
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 3)])

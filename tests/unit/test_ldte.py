@@ -15,6 +15,7 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.selectors._aim import Miss
 from hvd_sparse.selectors._search import STEPS, band_around, search_threshold
 from hvd_sparse.selectors.contract import Context
+from hvd_sparse.selectors.dgc_sampled import DgcSampled
 from hvd_sparse.selectors.ldte import Ldte
 from hvd_sparse.selectors.ldte_bs import LdteBs
 
@@ -108,7 +109,7 @@ def test_ldte_sends_what_lies_above_its_formula(name, density):
 
 @given(count=st.integers(1, 10**6), low=st.integers(1, 100), high=st.integers(100, 400))
 def test_a_band_holds_exactly_the_whole_counts_inside_the_tolerance(count, low, high):
-    band = band_around(count, (low / 100, high / 100))
+    band = band_around(count, (low / 100, high / 100), 4 * count)
     least, most = Fraction(low, 100) * count, Fraction(high, 100) * count
     assert band.wanted == count and count in band
     assert least <= band.least < least + 1
@@ -116,9 +117,23 @@ def test_a_band_holds_exactly_the_whole_counts_inside_the_tolerance(count, low, 
     assert band.least - 1 not in band and band.most + 1 not in band
 
 
+@pytest.mark.parametrize(
+    "selector",
+    [LdteBs(0.01, tolerance=(0.8, 1e308)), DgcSampled(0.01, bounds=(0.8, 1e308))],
+    ids=["ldte_bs", "dgc_sampled"],
+)
+def test_a_tolerance_without_an_upper_bound_does_not_overflow(selector):
+    assert selector.select(draw("normal", 5_000), rng=np.random.default_rng(0)).count >= 40
+
+
+def test_a_band_has_at_most_all_entries():
+    """Frames are written to a buffer of this length."""
+    assert LdteBs(0.01, tolerance=(0.8, 1e308)).band(5_000).most == 5_000
+
+
 @searches
 @pytest.mark.parametrize("first", [0.0, -1.0, 1e-300, 1e300, math.inf])
 def test_search_survives_any_first_guess(search, first):
-    x, band = draw("normal", 2_000), band_around(100, (0.8, 1.3))
+    x, band = draw("normal", 2_000), band_around(100, (0.8, 1.3), 2_000)
     moments = reference.moments(x)
     assert not search_threshold(x, first, band, moments, reference, search, 60).is_fallback

@@ -11,7 +11,7 @@ from conformance.codec_checks import selection_of
 from conformance.fuzzing import repaired_message
 from programs import run_python
 
-from hvd_sparse.collectives.contract import Request
+from hvd_sparse.collectives.contract import MOST_BYTES, Request
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
 from hvd_sparse.step.driver import Conversation
@@ -164,6 +164,14 @@ def test_a_room_grows_at_once_and_shrinks_after_a_while():
         assert room.nbytes == large
     room.note(10)
     assert large // LARGE - 1000 <= room.nbytes < large
+
+
+def test_padding_does_not_make_blocks_too_long_for_one_collective():
+    room = Room()
+    room.note(1000)
+    assert room.for_ranks(2) == room.nbytes
+    room.note(MOST_BYTES // 2 - 100)
+    assert 2 * room.nbytes > MOST_BYTES >= 2 * room.for_ranks(2) > MOST_BYTES - 2
 
 
 def gather_and_sum(content):

@@ -1,7 +1,9 @@
 """The state of an optimizer that is handed over, beside the same optimizer by itself."""
 
 import copy
+import gc
 import pickle
+import weakref
 from collections import defaultdict
 from functools import partial
 
@@ -184,6 +186,34 @@ def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(n
     Program(name, None, begun).train(range(6, 8))
 
 
+class HalfUsed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 6), nn.Linear(8, 6)
+
+    def forward(self, inputs):
+        return self.used(inputs)
+
+
+@pytest.mark.parametrize("option", ["find_unused_parameters", "static_graph"])
+def test_parameters_that_no_rank_uses_do_not_delay_the_state_of_the_others(option):
+    saved = []
+    for is_ours in (True, False):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(HalfUsed(), **{option: True})
+        optimizer = SGD(model.parameters())
+        handle = register(model, "topk", **EVERYTHING, optimizer=optimizer) if is_ours else None
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        saved.append(optimizer.state_dict()["state"])
+        if handle is not None:
+            handle.close()
+    for ours, plain in zip(saved[0].values(), saved[1].values(), strict=True):
+        torch.testing.assert_close(ours["momentum_buffer"], plain["momentum_buffer"])
+
+
 @every_optimizer
 @pytest.mark.parametrize("how", ["clear", "replace"])
 def test_a_state_that_is_cleared_begins_anew(name, how):
@@ -347,6 +377,21 @@ def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_l
     plain.step()
     schedule.step()
     assert horovods.param_groups[0]["lr"] == 0.25
+    held.close()
+
+
+def test_a_compressor_does_not_keep_horovods_optimizer_alive():
+    """As long as that exists, its hooks stay on the parameters, and no other can be made."""
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    plain = MAKERS["sgd"](model.parameters())
+    held = register(model, "topk", density=0.1, optimizer=plain)
+    horovods = type(plain)(plain.param_groups, lr=0.0)
+    held._follower.meet(horovods)
+    assert held._follower._optimizer is horovods
+    here = weakref.ref(horovods)
+    del horovods
+    gc.collect()
+    assert here() is None and held._follower._optimizer is plain
     held.close()
 
 

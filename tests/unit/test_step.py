@@ -123,3 +123,23 @@ def test_small_gradients_wait_for_their_bucket_unless_somebody_listens(is_heard)
     with mock.patch.object(OutgoingRows, "add") as waiting:
         worlds.run(2, script)
     assert waiting.called is not is_heard
+
+
+def test_a_bucket_whose_gradients_are_on_the_host_already_starts_at_once():
+    """Gradients that DDP has on a device are copied to the host before they are compressed."""
+
+    def script(collective):
+        session, given = start(collective), gradients(collective, 0)
+        devices = session.step.transactions.devices = mock.Mock()
+        devices.zeros_of.return_value = None
+        devices.together = lambda walks: [walk() for walk in walks]
+        sent = [
+            session.driver.compress(position, given[f"t{position}"].reshape(-1), stays=True)
+            for position in (1, 2)
+        ]
+        assert session.driver._under_way and not session.driver._coming
+        for position, (wire, ticket) in zip((1, 2), sent):
+            reduced = collective.allreduce(wire, f"t{position}").wait(None)
+            session.driver.decompress(reduced, ticket)
+
+    worlds.run(2, script)

@@ -16,6 +16,7 @@ from unit.steps import (
 )
 from worlds import Around, configure, snapshot
 
+from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import (
     CorruptPayload,
     ExchangeTimeout,
@@ -244,6 +245,49 @@ def test_an_error_that_an_old_step_left_behind_does_not_end_the_next_step():
         return measured_step(session, gradients(collective, 1))
 
     assert_conserved(worlds.run(2, script))
+
+
+def test_a_rank_that_cannot_measure_its_chunks_lets_no_other_rank_wait():
+    class Broken(Kernels):
+        def chunk_norms(self, *_):
+            raise MemoryError("out of memory")
+
+    def script(collective):
+        parts = {"selector": {"id": "chunked", "density": 0.3, "chunk_length": 3}}
+        options = {"exchange": "shared_index", "min_numel": 1, "compress_1d": True}
+        chosen = Configuration.create(**parts, **options, allow_dense=False, timeout_s=600)
+        session = start(collective, chosen)
+        if collective.rank == FAULTY:
+            session.step.pipeline.kernels = Broken()
+        with pytest.raises((MemoryError, RankMismatch)) as caught:
+            session.reduce(gradients(collective, 0))
+        session.step.pipeline.kernels = reference
+        return str(caught.value), measured_step(session, gradients(collective, 1))
+
+    outcomes = worlds.run(2, script)
+    told = [message for message, _ in outcomes]
+    assert "or of a failed rank" in told.pop(1 - FAULTY) and told == ["out of memory"]
+    assert_conserved([step for _, step in outcomes])
+
+
+def test_after_a_lost_rank_one_exchange_of_an_old_step_is_waited_for():
+    def script(collective):
+        waits = []
+
+        def never(timeout_s):
+            waits.append(timeout_s)
+            raise ExchangeTimeout("some rank has ended")
+
+        session = start(collective)
+        start_exchange(session, (0, 1, 2), gradients(collective, 0))
+        session.step.transactions.settle_all()
+        assert len(session.driver._under_way) == 2
+        for conversation in session.driver._under_way.values():
+            conversation.pending.wait = never
+        session.driver.compress(1, gradients(collective, 1)["t1"].reshape(-1))
+        return len(waits)
+
+    assert worlds.run(2, script) == [1, 1]
 
 
 def test_a_failure_takes_back_no_earlier_step():

@@ -3,6 +3,7 @@
 import itertools
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.torch import Compression, local_steps, wire
+from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.torch.gradients import Changes, check_named
 from hvd_sparse.torch.wire import MOST_SKIPPED, LastGradientWait
 
@@ -307,3 +309,32 @@ def test_local_steps_begin_from_one_ranks_parameters_in_any_memory_layout(dtype,
     expected = 2 * values + 1
     local_steps._broadcast(values, "x", SimpleNamespace(ranks=[3, 1]))
     assert torch.equal(values, expected) and not values.is_contiguous()
+
+
+@pytest.mark.parametrize("make", [None, torch.optim.RMSprop], ids=["no optimizer", "RMSprop"])
+def test_clipping_all_gradients_without_a_memorys_optimizer_is_refused_on_one_rank_too(make):
+    layer = nn.Linear(8, 8)
+    optimizer = None if make is None else make(layer.parameters())
+    with pytest.raises(InvalidOption, match=r"clip_grad_norm is 0.5 without optimizer= \(SGD"):
+        Compression.topk(
+            layer.named_parameters(), density=0.1, clip_grad_norm=0.5, optimizer=optimizer
+        )
+
+
+def test_before_auto_chooses_a_way_a_result_that_was_thrown_away_is_undone():
+    """Otherwise ``auto`` takes the residuals that the result contained for sent."""
+    compressor, calls = TorchCompressor.__new__(TorchCompressor), mock.Mock()
+    calls.policy.begin.return_value = "dense"
+    vars(compressor).update(
+        {"_is_led": True, "_is_elastic": False, "has_begun": True, "_dtypes": [torch.float32]},
+        _lock=mock.MagicMock(),
+        _index=SimpleNamespace(find=lambda gradient: 0),
+        step=SimpleNamespace(specs=[SimpleNamespace(key="weight")]),
+        watchdog=mock.Mock(),
+        results=calls.results,
+        _policy=calls.policy,
+        _pass_on=calls.passed_on,
+    )
+    compressor.compress(torch.ones(3))
+    made = [name for name, *_ in calls.mock_calls]
+    assert made == ["results.settle", "policy.begin", "passed_on"]

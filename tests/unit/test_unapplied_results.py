@@ -115,6 +115,30 @@ def ask_for_the_state(trainee):
     trainee.session.step.transactions.settle_all()
 
 
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_of_a_step_that_an_interrupt_ended_between_two_results_a_state_has_neither(is_applied):
+    """As if Ctrl-C came while Horovod waited for the second. If another optimizer has already
+    applied the first, this one is kept."""
+
+    def script(collective):
+        specs = worlds.tensors((NUMEL,), (NUMEL,))
+        session = Session(worlds.configure(density=0.1), specs, collective)
+        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in specs]
+        results = Results(session.step, weights)
+        given = np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32)
+        wires = [session.driver.compress(position, given.copy()) for position in (0, 1)]
+        result = torch.from_numpy(session.driver.decompress(*wires[0]))
+        weights[0].grad = result
+        results.hand_out(0, wires[0][1].run, result)
+        if is_applied:
+            torch.optim.SGD(weights[:1], lr=0.1).step()
+        results.settle_all()
+        results.close()
+        return {key: steps for key, (steps, _, _) in worlds.snapshot(session).items()}
+
+    assert alone(script) == {"t0": int(is_applied), "t1": 0}
+
+
 THROWN_AWAY = {
     "set to none": [Trainee.forget],
     "zeroed in place": [Trainee.forget_in_place],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
@@ -287,11 +288,16 @@ class Follower:
         # With this attribute, a GradScaler expects that ``step`` unscales gradients.
         vars(optimizer).pop("_step_supports_amp_scaling", None)
         self._compressor = compressor
-        self._optimizer = optimizer
+        self._given = optimizer
+        self._caller: Callable[[], Optimizer] = lambda: None
         self._places: dict[int, tuple[int, int]] = {}  # group, and place in the group
         self._settings: dict[int, tuple[Settings, Settings]] = {}  # by group
         self._with_value: dict[int, tuple[Settings, Settings]] = {}  # by parameter
         self._counted: set[int] = set()
+
+    @property
+    def _optimizer(self) -> Optimizer:
+        return self._caller() or self._given
 
     def meet(self, caller: Optimizer) -> None:
         """Read settings from ``caller``, Horovod's optimizer, from now on. Raises InvalidOption if
@@ -309,9 +315,12 @@ class Follower:
                 type(caller).__name__,
             )
         # A scheduler of the plain optimizer would warn, because that optimizer takes no steps.
-        vars(self._optimizer)["_opt_called"] = True
+        vars(self._given)["_opt_called"] = True
+        # Weakly: the class of the given optimizer holds this object, and as long as Horovod's
+        # optimizer exists, its hooks stay on the parameters.
+        self._caller = weakref.ref(caller)
         # Horovod's optimizer has its own groups, so the numbers of groups are looked up again.
-        self._optimizer, self._places, self._settings = caller, {}, {}
+        self._places, self._settings = {}, {}
 
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]

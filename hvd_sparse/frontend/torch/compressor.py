@@ -10,7 +10,7 @@ import torch
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.frontend.compressor import Compressor, scale_from
 from hvd_sparse.frontend.torch.applying import MOMENTS, Follower
 from hvd_sparse.frontend.torch.arrays import (
     TorchDevices,
@@ -279,7 +279,7 @@ class StepScale:
 
     def __call__(self) -> float:
         if self._scale is None:
-            self._scale = float(self._read())
+            self._scale = scale_from(self._read)
         return self._scale
 
     def forget(self) -> None:

@@ -71,7 +71,8 @@ class Result:
     was returned.
 
     run : the step of the result
-    gradient : the tensor ``.grad``; None if DDP has not created it yet
+    gradient : the tensor ``.grad``; None if DDP has not created it yet, or may still replace it by
+        a copy
     bits : sum of the parameter's bits, to detect changes; None if versions detect them
     in_step : whether the result was returned during an optimizer's step, as for a closure of LBFGS
     is_gone : whether ``.grad`` has lost the result; None until the next gradient arrives, when this
@@ -94,6 +95,10 @@ class Results:
 
     way = ""
     _clipping_remedy = ""
+    changes = 1
+    """How often Horovod or DDP itself changes a gradient after its result was returned."""
+    are_moved = False
+    """Whether DDP may still move the gradients, with the results in them, to other tensors."""
 
     def __init__(self, step: Step, parameters: Sequence[torch.Tensor]) -> None:
         self._step, self._parameters = step, parameters
@@ -160,7 +165,11 @@ class Results:
         self._copies.pop(position, None)
 
     def settle_all(self) -> None:
-        for position in list(self.waiting):
+        for position, handed in list(self.waiting.items()):
+            run, rolls_back = handed.run, self._step.configuration.rollback
+            # After an interrupt between two results, undo the step of both: neither is applied.
+            if rolls_back and not run.entered <= run.completed and not self._has_changed(run):
+                self._step.transactions.give_up(position)
             self.settle(position)
 
     def hand_out(
@@ -175,7 +184,7 @@ class Results:
         if self._is_hidden or run is None:
             return
         parameter = self._parameters[position]
-        gradient, bits = parameter.grad, None
+        gradient, bits = None if self.are_moved else parameter.grad, None
         if not (self._is_handed_over or self._shows_versions or self._stepped):
             bits = _bits_of(parameter)
         self.waiting[position] = Result(
@@ -339,8 +348,8 @@ class Results:
         if handed.gradient is not None:
             if now is not handed.gradient():
                 return True
-            # Horovod itself changes the gradient once; without another change, the result is there.
-            if now._version - handed.gradient_version <= 1:
+            # Without a change by the program, the result is there.
+            if now._version - handed.gradient_version <= self.changes:
                 return False
         return not bool((now._values() if now.is_sparse else now).any())
 
