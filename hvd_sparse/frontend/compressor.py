@@ -42,6 +42,11 @@ PATIENCE_IN_SAVE = 1.25
 """``save`` waits longer than the time limit, by this factor. Thus, if other ranks train instead of
 saving, their waits end first, and they report the error."""
 
+CLOSED = (
+    "is closed, so it can neither train, nor save or load a state: save the state before close(), "
+    "and load it into another compressor"
+)
+
 
 class Compressor:
     """Base class of all frontends' compressors, with reports, checkpoints and elastic restarts.
@@ -65,6 +70,7 @@ class Compressor:
     way_to_remake = "Compression.from_config(params, config)"
     is_forewarned = False
     """Whether to omit the warning about the optimizer's effect on accuracy."""
+    _is_closed = False
 
     def __init__(
         self,
@@ -152,6 +158,10 @@ class Compressor:
         if self.step.world_size:
             return self.step.rank, self.step.world_size
         return self.collective.rank, self.collective.world_size
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InvalidOption(f"the compressor {self.name!r} {CLOSED}")
 
     def _size_of_world(self) -> int:
         return self.step.world_size or self.collective.world_size
@@ -301,6 +311,7 @@ class Compressor:
             from which entries were last selected, the memory's arrays and numbers, and the density
             if it was measured
         """
+        self._check_open()
         self.resolve()
         return saved_state(self.step, *self._place_in_world())
 
@@ -315,6 +326,7 @@ class Compressor:
         RankMismatch : rank, model or configuration differ; the message lists differences
         CorruptCheckpoint : the state is malformed, or has NaN or Inf
         """
+        self._check_open()
         self.resolve()
         state = named_as(state, self.step.specs)
         load_state(self.step, self._place_in_world(), state, strict=strict)
@@ -333,6 +345,7 @@ class Compressor:
         ExchangeTimeout : another rank does not call ``save``; the message names the rank
         InvalidOption : the exchange is "hierarchical", whose states cannot be in one file
         """
+        self._check_open()
         self.resolve()
         if self._is_outside:
             return
@@ -359,6 +372,7 @@ class Compressor:
         CorruptCheckpoint : the file is incomplete
         RankMismatch : the file belongs to another model or configuration
         """
+        self._check_open()
         self.resolve()
         if self._is_outside:
             return
@@ -381,6 +395,7 @@ class Compressor:
         """Continue with the ranks that Horovod has after an elastic restart. Collective; elastic
         states call it in ``sync``. If workers joined or left, residuals are redistributed, and
         the exchange "auto" chooses anew. The new rank 0 writes the records of telemetry."""
+        self._check_open()
         self.resolve()
         self._forget_world()
         if self.configuration.exchange.needs_nodes:
@@ -398,8 +413,9 @@ class Compressor:
         self._policy.forget_world(self)
 
     def close(self) -> None:
-        """End telemetry and the watchdog, and free the name. The compressor cannot be used
-        afterwards."""
+        """End telemetry and the watchdog, and free the name. Afterwards, the compressor only has
+        its reports, for example ``stats``, so save its state before."""
+        self._is_closed, self._commits = True, Commits()
         if self._recorder is not None:
             self._end_telemetry()
         self._naming.release()

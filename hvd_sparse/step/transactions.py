@@ -165,7 +165,7 @@ class Transactions:
 
     def reset(self) -> None:
         with self.lock:
-            self._run.is_closed = True
+            self._run = StepRun(is_closed=True)  # the last one refers to the old states
             self._staged_by.clear()
             self._states.clear()
 

@@ -52,6 +52,10 @@ class TensorflowCompressor(Compressor):
     TensorFlow traces a function again.
     """
 
+    way_to_remake = (
+        "Compression.from_config(params, config); in an elastic run, give it to a state of "
+        "hvd_sparse.tensorflow.elastic or, with Keras 3, of hvd_sparse.keras.elastic"
+    )
     functions: GraphFunctions
     _index: VariableIndex
 
@@ -109,6 +113,7 @@ class TensorflowCompressor(Compressor):
         # ``compress``, which checks the optimizer.
         if caller is None:
             return object.__hash__(self)
+        self._check_open()
         self._callers[id(caller)] = caller  # kept, so that no id is used again
         return hash((id(self), id(caller)))
 
@@ -116,6 +121,7 @@ class TensorflowCompressor(Compressor):
         """Find the variables and determine the name; the first ``compress`` calls this method."""
         if hasattr(self, "functions"):
             return
+        self._check_open()
         variables = self._source.variables()
         specs = self._source.specs(variables)
         configuration = self.configuration = self.configuration.for_tensors(specs)
@@ -140,6 +146,7 @@ class TensorflowCompressor(Compressor):
         plan exists. Raises InvalidOption if two of the variables have the same name."""
         if self.plan is None:
             return None
+        self._check_open()
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
         groups = [[variables[name] for name in members] for members in self.plan.groups]
         check_names([variable.name for members in groups for variable in members])
@@ -184,12 +191,36 @@ class TensorflowCompressor(Compressor):
         super()._forget_world()
         self.functions.forget()
 
+    def close(self) -> None:
+        """End telemetry and the watchdog, and free the name, the state, and the variables of model
+        and optimizer. Afterwards, the compressor only has its reports, so save its state before."""
+        was_closed = self._is_closed
+        super().close()
+        if was_closed:
+            return
+        # Horovod's cache of reducing functions keeps this object, and the functions that its graphs
+        # call, until the program ends. So drop here what they refer to.
+        if self._follower is not None:
+            self._follower.close()
+        if hasattr(self, "functions"):
+            self.functions.close()
+            self.step.stats.settle()
+            self.step.transactions.reset()
+            self.step.settings_of = self.step.pace_of = None
+            del self._index
+        self._policy.close()
+        self._follower = self._scaler = None
+        self._filling = (None, None)
+        self._callers.clear()
+        del self._source
+
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
         """Return the tensor that Horovod allreduces in place of the gradient, and a function that
         ``decompress`` calls with the reduced tensor."""
         if is_exporting():
             return tensor, None
+        self._check_open()
         site = find_call_site(tensor, self.process_set)
         if not self._has_shaken_hands:
             self._shake_hands(site)

@@ -9,15 +9,19 @@ Horovod's own state would pickle the compressor, and give rank 0's residuals to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
+from horovod.common.elastic import ObjectState
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.tensorflow import elastic
 
+from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import is_optimizer_of_keras_3
+from hvd_sparse.tensorflow.variables import values_of
 from hvd_sparse.types import Optimizer, Value
 
 
@@ -53,13 +57,40 @@ class WithCompressor:
             raise HostsUpdatedInterrupt(skip_sync=False) from interrupt
 
 
-class TensorFlowState(WithCompressor, elastic.TensorFlowState):  # type: ignore[misc]
-    """``horovod.tensorflow.elastic.TensorFlowState`` with a compressor of its variables."""
+class _State(elastic.TensorFlowState):  # type: ignore[misc]
+    """Horovod's state, except that ``sync`` broadcasts the variables. Under TensorFlow 2, Horovod's
+    constructor does this instead, so a joining worker would wait forever for the others, which
+    synchronize, and would train with its own variables."""
+
+    def __init__(self, variables: Iterable[Value], **options: Any) -> None:
+        self.variables, self.session = list(variables), None
+        self._eval_fn, self._assign_fn = self._to_numpy, self._assign_var
+        self._save_model()
+        names = {"bcast_object": elastic.broadcast_object, "get_rank": elastic.rank}
+        ObjectState.__init__(self, **names, **options)
+
+    def sync(self) -> None:
+        broadcast_variables(values_of(self.variables))
+        super().sync()
+
+
+class TensorFlowState(WithCompressor, _State):
+    """Elastic state of variables, with their compressor. It replaces
+    ``horovod.tensorflow.elastic.TensorFlowState``.
+
+    Parameters
+    ----------
+    variables : all variables that must be equal on all ranks, also those of the optimizer, which
+        must be built
+    compressor : this rank's compressor; residuals are redistributed if workers join or leave
+    options : further attributes of the state, which rank 0 broadcasts
+    """
 
 
 class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # type: ignore[misc]
     """``horovod.tensorflow.elastic.TensorFlowKerasState`` with a compressor. It also replaces the
-    ``KerasState`` of ``horovod.tensorflow.keras``.
+    ``KerasState`` of ``horovod.tensorflow.keras``. The constructor builds the optimizer, because
+    the broadcast needs the same number of variables on all workers.
 
     Raises
     ------
@@ -69,9 +100,14 @@ class TensorFlowKerasState(WithCompressor, elastic.TensorFlowKerasState):  # typ
     def __init__(
         self, model: Value, optimizer: Optimizer = None, *others: Any, **options: Any
     ) -> None:
-        if is_optimizer_of_keras_3(model.optimizer if optimizer is None else optimizer):
+        trains = model.optimizer if optimizer is None else optimizer
+        if is_optimizer_of_keras_3(trains):
             raise UnsupportedInput(
                 "Horovod's elastic state cannot broadcast Keras 3's variables: take "
                 "hvd_sparse.keras.elastic.KerasState"
             )
+        if getattr(model, "built", True):  # otherwise Horovod raises an error
+            is_legacy = hasattr(trains, "_create_all_weights")
+            build = trains._create_all_weights if is_legacy else trains.build
+            build(model.trainable_variables)
         super().__init__(model, optimizer, *others, **options)

@@ -142,6 +142,7 @@ class Follower:
 
     def __init__(self, optimizer: Optimizer, memory: Value) -> None:
         self._optimizer = optimizer = inner_of(optimizer)
+        self._name = type(optimizer).__name__
         self._memory = memory = with_options_of(optimizer, memory)
         self._names = NAMES[type(memory)]
         self.met: set[int] = set()
@@ -211,10 +212,9 @@ class Follower:
 
     def check(self, gradient: Value, variable: Value) -> None:
         """Raise InvalidOption if a gradient is sparse, or did not come through the compressor."""
-        self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
         if gradient is None:
             return
-        name = type(self._optimizer).__name__
+        name = self._name
         if isinstance(gradient, tf.IndexedSlices):
             raise InvalidOption(
                 f"the gradient of {variable.name!r} is sparse, and the compressor does the "
@@ -228,6 +228,7 @@ class Follower:
                 "DistributedGradientTape that averages it, update variables of this rank alone "
                 "by an optimizer of their own, or leave out optimizer="
             )
+        self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
 
     def update(self, variable: Value, ours: Update, keras_own: Update) -> Value:
         """Run ``ours`` if the memory computes the updates of ``variable``. Run ``keras_own`` if the
@@ -377,6 +378,14 @@ class Follower:
         new states take precedence over the optimizer's variables."""
         self._filled_at.clear()
         self._offsets.clear()
+
+    def close(self) -> None:
+        """Leave this rank's moments to the optimizer, which from now on refuses gradients, because
+        it would apply them without momentum. Drop optimizer and variables, because TensorFlow keeps
+        the optimizer's class, which refers to this object."""
+        self.show(self._optimizer)
+        self._step, self._index = None, VariableIndex([])
+        del self._optimizer
 
     def show(self, optimizer: Optimizer) -> None:
         """Copy this rank's moments into the optimizer's variables; do nothing in a traced graph."""

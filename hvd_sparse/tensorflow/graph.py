@@ -211,6 +211,10 @@ class GraphFallback(Fallback):
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
+    def close(self) -> None:
+        """Drop the operations that were built last, which refer to their graph's variables."""
+        self._branches = None
+
     def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
         if self._branches is None or self._branches.site.gradients is not site.gradients:
             self._branches = self._build(owner, site)

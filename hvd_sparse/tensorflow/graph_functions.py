@@ -14,8 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives.contract import is_elastic
-from hvd_sparse.errors import UnknownGradient
+from hvd_sparse.errors import InvalidOption, UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
+from hvd_sparse.frontend.compressor import CLOSED
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
@@ -104,17 +105,28 @@ class GraphFunctions:
         self.traced: set[str] = set()
         """Names of the tensors for which some graph has a call of ``send``."""
         self._counted: StepRun | None = None
+        self._is_closed = False
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
         self.witness: Witness | None = None
 
     def position(self, token: Value) -> int | None:
+        if self._is_closed:
+            raise InvalidOption(f"the compressor of this graph {CLOSED}")
         # TensorFlow passes a string as bytes, or eagerly as an array that holds them.
         return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
         """Drop all running steps. They can never end, because Horovod was restarted."""
         self._tickets.clear()
+        self._counted = None
+
+    def close(self) -> None:
+        """Drop the last step, and the optimizer and the variable that these functions read. Graphs
+        that still call the functions raise InvalidOption."""
+        self._is_closed = True
+        self.forget()
+        self.follower = self.recorder = self.witness = None
 
     def send(
         self,

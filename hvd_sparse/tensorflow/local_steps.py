@@ -120,7 +120,18 @@ class LocalSteps(LocalStepsBase):
 
     def load_state_dict(self, state: Report) -> None:
         """Load this rank's ``state_dict()``; load the model and the local optimizer separately.
-        Raises RankMismatch if the state is of another model or configuration."""
+
+        Raises
+        ------
+        InvalidOption : only one of the state and this object has an outer momentum
+        RankMismatch : the state is of another model or configuration
+        """
+        if bool(state["velocities"]) != bool(self._velocities):
+            raise InvalidOption(
+                f"this state has {len(state['velocities'])} velocities, and outer_momentum is "
+                f"{self._momentum}: make LocalSteps with the outer_momentum of the run that saved "
+                "the state"
+            )
         self.compressor.load_state_dict(state["compressor"])
         self.taken = state["taken"]
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):

@@ -340,15 +340,14 @@ class TorchCompressor(ParameterCompressor):
                 "exists, with Horovod's hooks on the parameters: delete the optimizer and call "
                 "gc.collect() twice before the next backward pass"
             )
-        if self.has_begun:
-            # When workers only leave, Horovod does not synchronize elastic states.
-            met = self.step.rank, self.step.world_size
-            if self._is_elastic and met != (self.collective.rank, self.collective.world_size):
-                self.rejoin()
-            return
-        self._look_at(find_optimizer(self.process_set))
+        if not self.has_begun:
+            self._look_at(find_optimizer(self.process_set))
+        met = self.step.rank, self.step.world_size
         if not self.step.world_size:  # an elastic state may have been synchronized before
             self._meet()
+        # When workers only leave, Horovod does not synchronize elastic states.
+        elif self._is_elastic and met != (self.collective.rank, self.collective.world_size):
+            self.rejoin()
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:

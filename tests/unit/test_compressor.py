@@ -136,6 +136,30 @@ def test_closing_does_not_free_a_name_that_another_took_since(make):
         make(configure(name="taken"))
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda c, state: c.state_dict(),
+        lambda c, state: c.load_state_dict(state),
+        lambda c, state: c.save("nowhere"),
+        lambda c, state: c.load("nowhere"),
+        lambda c, state: c.commit(),
+        lambda c, state: c.go_back(),
+        lambda c, state: c.rejoin(),
+    ],
+    ids=["state_dict", "load_state_dict", "save", "load", "commit", "go_back", "rejoin"],
+)
+def test_a_closed_compressor_refuses_all_that_needs_its_state_and_keeps_its_reports(make, use):
+    compressor = make(configure(name="over"))
+    compressor.train(range(2))
+    state, told = compressor.state_dict(), compressor.stats()
+    for _ in range(2):
+        compressor.close()
+    with pytest.raises(InvalidOption, match=r"'over' is closed.*save the state before close\(\)"):
+        use(compressor, state)
+    assert compressor.stats() == told
+
+
 def test_compressors_compare_and_hash_by_identity(make):
     """Horovod's TensorFlow cache keys on them."""
     one, other = make(configure(name="one")), make(configure(name="other"))

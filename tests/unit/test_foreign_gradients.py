@@ -295,3 +295,18 @@ def test_a_step_that_somebody_put_on_the_object_is_refused():
     optimizer.step = optimizer.step
     with pytest.raises(InvalidOption, match="was replaced on the object"):
         handed(model, optimizer)
+
+
+def test_an_optimizer_whose_compressor_is_closed_takes_no_steps_without_its_moments():
+    model, optimizer = made("adam")
+    handle = handed(model, optimizer, **COMPRESSED)
+    take_step(optimizer, loss_of(model, 0), None)
+    handle.close()
+    optimizer.zero_grad()
+    loss_of(model.module, 1).backward()
+    with pytest.raises(InvalidOption, match=r"closed.*load optimizer.state_dict\(\) into it"):
+        optimizer.step()
+    plain = MAKERS["adam"](model.parameters())
+    plain.load_state_dict(optimizer.state_dict())
+    assert all(state["step"] == 1 for state in plain.state.values())
+    plain.step()

@@ -11,14 +11,20 @@ pytest.importorskip("keras", "3.0")
 import keras
 import numpy as np
 import tensorflow as tf
+import worlds
 
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.keras import (
     DistributedGradientTape,
     DistributedOptimizer,
     callbacks,
     elastic,
 )
+from hvd_sparse.kernels import reference
+from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.tensorflow.follower import Follower
+from hvd_sparse.tensorflow.variables import VariableIndex
 
 
 def variable(*values):
@@ -95,3 +101,25 @@ def test_no_gradients_are_no_step_as_without_us():
     optimizer = DistributedOptimizer(keras.optimizers.SGD())
     optimizer.apply([])
     assert int(optimizer.iterations) == 0
+
+
+def test_an_optimizer_whose_compressor_is_closed_keeps_the_moments_and_refuses_gradients():
+    weights = variable(*range(9))
+    optimizer = keras.optimizers.SGD(0.5, momentum=0.9)
+    optimizer.build([weights])
+    configuration = worlds.configure("topk", 1.0, memory="momentum_feedback", allow_dense=True)
+    step = Step(configuration, worlds.tensors((9,)), [(0,)], reference)
+    step.meet(0, 1)
+    follower = Follower(optimizer, configuration.memory)
+    follower.bind(step, VariableIndex([weights.value]), ["weights"], lambda: 1)
+    follower.met.add(0)
+    follower.note(follower.beside(tf.constant(1.0)).numpy())
+    wire, ticket = step.compress(0, np.ones(9, np.float32))
+    step.result(ticket, wire, np.empty(0, np.float32))
+    follower.close()
+    step.transactions.reset()
+    assert not [each for each in vars(follower).values() if each in (optimizer, step)]
+    assert optimizer.momentums[0].numpy().tolist() == [-0.5] * 9
+    with pytest.raises(InvalidOption, match="came through no compressor"):
+        optimizer.apply([tf.ones(9)], [weights])
+    assert weights.numpy().tolist() == list(range(9))

@@ -89,13 +89,19 @@ class Applying(KeepingGroups):
     @torch._disable_dynamo  # torch.compile(optimizer.step) cannot trace the compressor
     @torch.no_grad()
     def step(self, closure: Value = None) -> Value:
+        compressor = self.hvd_sparse_compressor
+        if compressor._is_closed:  # the optimizer would apply gradients without its moments
+            raise InvalidOption(
+                f"the {type(self).__name__} was given to the compressor {compressor.name!r} as "
+                "optimizer=, and that is closed: make another optimizer, and load "
+                "optimizer.state_dict() into it"
+            )
         # Like torch's own optimizers, record gradients for the closure alone.
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         self._opt_called = True  # schedulers check that step() was called first
-        compressor = self.hvd_sparse_compressor
         results = compressor.results
         own = [
             {**group, "params": results.others_among(group["params"])}

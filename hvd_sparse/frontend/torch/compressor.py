@@ -54,7 +54,6 @@ class ParameterCompressor(Compressor):
     """Whether gradients on an accelerator may stay there (see ``frontend.torch.ways``)."""
     has_begun = False
     """Whether a gradient has come through this compressor."""
-    _is_closed = False
 
     def __init__(
         self,
@@ -248,7 +247,6 @@ class ParameterCompressor(Compressor):
     def close(self) -> None:
         super().close()
         self.results.close()
-        self._is_closed = True
         # The optimizer's class holds this object, which must not hold Horovod's optimizer.
         self._follower = self.step.pace_of = None
 
