@@ -346,7 +346,9 @@ class TensorflowCompressor(Compressor):
         optimizer, memory = inner_of(caller), self.configuration.memory
         with tf.init_scope():  # the settings are values, which cannot be read inside a graph
             settings = optimizer.get_config()
-        judge(self.configuration, [settings], is_forewarned=self.is_forewarned)
+        # This runs before ``resolve``, because a compressor that is refused must take no name.
+        configuration = self.configuration.for_tensors(self._source.specs(self._source.variables()))
+        judge(configuration, [settings], is_forewarned=self.is_forewarned)
         if memory.finishes and not memory.counts_votes:
             refuse_clipping(optimizer, memory)
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 from blocks import blocks_for
-from harness import ROOT
+from harness import LIMIT_S, ROOT
 
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
 STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
@@ -116,6 +116,26 @@ def test_the_cluster_is_private_and_shares_its_key():
     assert compose["networks"]["wire"]["internal"] is True
     assert compose["services"]["host"]["volumes"] == ["cluster:/cluster"]
     assert "ports" not in compose["services"]["host"]
+
+
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="apt-get install openssh-client")
+def test_hosts_agree_on_a_key_although_one_has_died_while_it_created_one(tmp_path):
+    text = (ROOT / "docker" / "host").read_text().replace("/usr/sbin/sshd -D -e", "true")
+    shared = tmp_path / "cluster"
+    (shared / "making").mkdir(parents=True)  # made by the dead host, with half a key
+    (shared / "making" / "key").touch()
+
+    def start(home):
+        home.mkdir()
+        places = {"cluster": shared, "root": home}
+        moved = re.sub("/(cluster|root)", lambda found: str(places[found[1]]), text)
+        return subprocess.Popen(["timeout", str(LIMIT_S), "sh", "-c", moved])
+
+    started = [start(tmp_path / name) for name in ("first", "second")]
+    assert [each.wait() for each in started] == [0, 0]
+    keys = [(tmp_path / name / ".ssh/authorized_keys").read_text() for name in ("first", "second")]
+    assert keys[0] == keys[1] and keys[0].startswith("ssh-ed25519 ")
+    assert sorted(path.name for path in shared.iterdir()) == ["key", "making"]
 
 
 @pytest.mark.parametrize(

@@ -122,20 +122,22 @@ def heard_while(call, word):
 
 @cases
 def warnings_of_accuracy(name):
-    def train_rarely(make, hands_over):
+    def train_rarely(make, hands_over, density=0.01):
         model, optimizer = make_built_model(), make()
         options = {"optimizer": optimizer} if hands_over else {}
-        compressor = Compression.topk(model, density=0.01, name=name, min_numel=10, **options)
+        compressor = Compression.topk(model, density=density, name=name, min_numel=10, **options)
         fit(model, DistributedOptimizer(optimizer, compression=compressor))
         compressor.close()
 
-    def said_of(hands_over, *makers):
-        told = [heard_while(partial(train_rarely, m, hands_over), "accuracy") for m in makers]
+    def said_of(hands_over, *makers, **options):
+        train = partial(train_rarely, hands_over=hands_over, **options)
+        told = [heard_while(partial(train, make), "accuracy") for make in makers]
         return [text for texts in told for text in texts]
 
     strangers = (keras.optimizers.legacy.Adam, keras.optimizers.RMSprop)
     return {
         "kept": said_of(False, sgd, adam, *strangers),
+        "kept, by name": said_of(False, sgd, density={"*": 0.01}),
         "handed over": said_of(True, *strangers),
         "at ease": said_of(False, plain) + said_of(True, plain, sgd, adam),
     }

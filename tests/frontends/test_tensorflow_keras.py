@@ -80,6 +80,7 @@ def test_what_does_not_fit_is_refused_with_the_remedy(outcome):
 def test_accuracy_at_stake_is_told_once_with_the_remedy(outcome):
     for result in measured(outcome, "warnings_of_accuracy"):
         assert ["optimizer=optimizer" in text for text in result["kept"]] == [True] * 4
+        assert result["kept, by name"] == result["kept"][:1]
         told = ["no memory can do this optimizer's work" in text for text in result["handed over"]]
         assert told == [True] * 2
         assert result["at ease"] == []

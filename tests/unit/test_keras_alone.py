@@ -24,7 +24,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.tensorflow.variables import VariableIndex
+from hvd_sparse.tensorflow.variables import VariableIndex, VariableSource
 
 
 def variable(*values):
@@ -39,6 +39,18 @@ def test_a_loss_scale_that_keras_creates_after_the_first_gradient_is_read_at_eve
     scaler.build([variable(1.0)])
     scaler.dynamic_scale.assign(4.0)
     assert float(read()) == 4.0
+
+
+def test_a_kept_optimizer_is_judged_by_the_mean_of_densities_by_name(caplog):
+    """This happens before the first step, when the compressor has no name yet."""
+    variables = [tf.Variable(np.zeros((30, columns))) for columns in (1, 3)]
+    configuration = worlds.configure(density=lambda name, shape: 0.001 * shape[1])
+    compressor = SimpleNamespace(configuration=configuration, _source=VariableSource(variables))
+    compressor._is_called, compressor._follower = lambda: True, None
+    compressor.is_forewarned = False
+    TensorflowCompressor._look_at(compressor, keras.optimizers.Adam())
+    (text,) = caplog.messages
+    assert "beta_1 0.9 and gets gradients of density 0.0025" in text
 
 
 def rates_of_fit(warmup, batch_size, at_once, epochs):
