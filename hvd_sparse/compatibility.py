@@ -41,10 +41,10 @@ def check_composition(
             f"{selector.id} chooses its own density: leave out schedule {schedule.id}"
         )
     asked, ends = getattr(selector, "density", None), getattr(schedule, "value", None)
-    if isinstance(asked, DensityRule) and ends is not None and ends != asked:
+    if None not in (asked, ends) and asked != ends:
         raise InvalidOption(
-            f"density is {asked!r} and schedule {schedule.id} ends at {ends!r}: "  # type: ignore
-            "leave value out of the schedule, which then ends at each tensor's own density"
+            f"density is {asked!r} and schedule {schedule.id} has value {ends!r}: "  # type: ignore
+            "give the density once, by density, and leave value out of the schedule"
         )
 
 

@@ -66,7 +66,7 @@ class Handover:
                 COSTS_ACCURACY_AT,
             )
             return chosen
-        if chosen is None or chosen == ErrorFeedback():
+        if chosen is None:
             return self.memories[0]()
         if type(chosen) not in self.memories:
             known = " or ".join(repr(memory.id) for memory in self.memories)  # type: ignore
@@ -143,7 +143,9 @@ class Rates:
         self._means = [sum(rates) / len(rates) for rates in zip(*self.path)]
         self.references = self._means.copy()
         for group, reference in enumerate(self._means):
-            if self.is_foreseen and not reference > 0:
+            # A group may stay at 0 if another one does not: its tensors then send nothing.
+            is_still = reference == 0 and any(self._means)
+            if self.is_foreseen and not (reference > 0 or is_still):
                 raise InvalidOption(
                     f"the learning rate of parameter group {group} is {reference} on average: a "
                     "density that follows it would send nothing; use a schedule with rates above 0"
@@ -178,7 +180,7 @@ class Rates:
 
     def _foreseen(self, group: int, steps: slice) -> list[float]:
         # A worker that joins an elastic run may have predicted a multiple of the run's rates.
-        factor = self.references[group] / self._means[group]
+        factor = self.references[group] / (self._means[group] or 1.0)
         return [factor * each[group] for each in self.path[steps]]
 
 

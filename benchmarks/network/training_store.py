@@ -42,9 +42,9 @@ class Store:
         runs = sorted(self.results.items(), key=lambda run: str(sorted(asdict(run[0]).items())))
         return [{"training": asdict(run), "result": result} for run, result in runs]
 
-    def like(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
+    def at_any_rate(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
         for run, result in self.results.items():
-            if replace(run, rate=wanted.rate, seed=wanted.seed) == wanted:
+            if replace(run, rate=wanted.rate) == wanted:
                 yield run, result
 
 

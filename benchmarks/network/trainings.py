@@ -60,7 +60,7 @@ class Bench:
         method = "dense" if run.method == "fp16" else run.method
         run = replace(run, method=method, wire="none", seed=0)
         for hosts in sorted({each.hosts for each in self.store.results}):
-            tried = list(self.store.like(replace(run, hosts=hosts)))
+            tried = list(self.store.at_any_rate(replace(run, hosts=hosts)))
             if hosts != run.hosts and len({each.rate for each, _ in tried}) > 2:
                 return best(tried, is_loss=task.is_loss)
         low, high = len(task.rates) // 2 - 1, len(task.rates) // 2 + 1

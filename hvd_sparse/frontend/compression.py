@@ -13,7 +13,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.methods.builder import Builder, add_codec, density_for
+from hvd_sparse.methods.builder import Builder, add_codec, density_for, options_in
 from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Trial
 from hvd_sparse.selectors.ldte_bs import LdteBs
 from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
@@ -111,8 +111,8 @@ class AutoMethod(Builder):
     def from_config(cls, params: Params, config: Report, **others: Option) -> Value:
         if not isinstance(config, dict) or "trial" not in config:
             return super().from_config(params, config, **others)
-        options = {name: value for name, value in config.items() if name != "trial"}
-        return cls.auto(params, **config["trial"], **options, **others)
+        options = options_in(config, others.get("optimizer"))
+        return cls.auto(params, **options.pop("trial"), **options, **others)
 
 
 class LocalStepsBase:

@@ -71,6 +71,8 @@ class Compressor:
     is_forewarned = False
     """Whether to omit the warning about the optimizer's effect on accuracy."""
     _is_closed = False
+    optimizer_name: str | None = None
+    """Name of the optimizer whose updates the memory computes, if ``optimizer=`` was given."""
 
     def __init__(
         self,
@@ -252,9 +254,11 @@ class Compressor:
 
     def config(self) -> Report:
         """Return the parts and options, JSON-serializable, for ``Compression.from_config``; with
-        ``Compression.auto`` also the options of its trial. With ``optimizer=``, options of the
-        memory that the optimizer supplies, for example the momentum, have default values."""
-        return {**self.configuration.describe(), **self._policy.describe()}
+        ``Compression.auto`` also the options of its trial. With ``optimizer=``, "optimizer" is the
+        optimizer's name, and options of the memory that the optimizer supplies, for example the
+        momentum, have default values."""
+        named = {} if self.optimizer_name is None else {"optimizer": self.optimizer_name}
+        return {**self.configuration.describe(), **self._policy.describe(), **named}
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
         """Pass metrics of the training to the writers of ``telemetry=``, for example

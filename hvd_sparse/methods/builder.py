@@ -15,7 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
-from hvd_sparse.types import Value
+from hvd_sparse.types import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -300,6 +300,7 @@ class Builder:
             compressor.is_forewarned = True
             if handover.memories:
                 compressor.take_over(optimizer)
+                compressor.optimizer_name = handover.name
             if rates is not None:
                 compressor.follow(rates)
         return compressor
@@ -368,6 +369,10 @@ class Builder:
         config : result of the other compressor's ``config()``
         process_set, grad_scaler : see ``Builder``
         optimizer, scheduler : needed if the other compressor was created with them
+
+        Raises
+        ------
+        InvalidOption : ``config`` is not a configuration, or the optimizer is missing
         """
         if not isinstance(config, dict) or "selector" not in config:
             raise InvalidOption(
@@ -384,8 +389,22 @@ class Builder:
             grad_scaler=grad_scaler,
             optimizer=optimizer,
             scheduler=scheduler,
-            **config,
+            **options_in(config, optimizer),
         )
+
+
+def options_in(config: Report, optimizer: object) -> Report:
+    """Return the options in a compressor's ``config()``. Raises InvalidOption if the compressor
+    was created with ``optimizer=``, and the optimizer is missing here."""
+    options = dict(config)
+    name = options.pop("optimizer", None)
+    if name is not None and optimizer is None:
+        raise InvalidOption(
+            f"config is that of a compressor with optimizer={name}, from which its memory takes "
+            "momentum and similar settings, and optimizer is missing: give the optimizer, by "
+            "optimizer="
+        )
+    return options
 
 
 def _take_steps(

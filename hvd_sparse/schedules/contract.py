@@ -44,7 +44,8 @@ class ValuedSchedule(Schedule, Options):
     Parameters
     ----------
     value : the final (or mean) density, in (0, 1], or a rule that gives every tensor its own
-        density. A ``schedule`` mapping without "value" uses the method's density
+        density. A ``schedule`` mapping without "value" uses the method's density; a "value" that
+        differs from the method's density is an error
     """
 
     value: Density = option(check_rule)

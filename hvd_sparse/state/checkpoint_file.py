@@ -83,9 +83,9 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream to a temporary file. The file replaces ``path`` if the ``with`` block raises no
-    error."""
-    target = Path(path)
+    """Open a stream to a temporary file. The file replaces ``path``, or the file to which this is a
+    symbolic link, if the ``with`` block raises no error."""
+    target = Path(path).resolve()
     _sweep(target)
     handle, partial = _create(target)
     try:

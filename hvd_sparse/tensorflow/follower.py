@@ -53,10 +53,11 @@ LISTS = {
     "largest": "_velocity_hats",
 }
 """Maps the name of a memory's array to Keras's attribute with the same moments."""
-OVERWRITTEN = 1e-30
+OVERWRITTEN = 1e-17
 """Momentum that memories get in place of 0 with Keras 2. In a step with momentum 0, Keras 2
 replaces the velocity by the gradient; memories, torch and Keras 3 leave it unchanged. With this
-tiny momentum, memories replace it, too."""
+tiny momentum, memories replace it, too: times this number, a velocity is lost in the rounding of a
+gradient. With Nesterov, memories divide by the number's square, which must not overflow float32."""
 
 
 class Showing:

@@ -55,7 +55,7 @@ BUILT = {
     "low_pass": _topk(memory={"id": "low_pass", "beta": 0.5}),
     "no_memory": _topk(memory="none"),
     "one_buffer": _topk(rollback=False),
-    "warm_up": _topk(schedule={"id": "exponential_warmup", "value": 0.05, "stage_steps": 2}),
+    "warm_up": _topk(schedule={"id": "exponential_warmup", "stage_steps": 2}),
     "density_by_tensor": {
         "selector": {"id": "topk", "density": {"*": 0.05, "*2*": 0.2}},
         "schedule": {"id": "exponential_warmup", "stage_steps": 2},

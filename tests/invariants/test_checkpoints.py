@@ -55,6 +55,5 @@ def test_a_memory_goes_on_from_a_checkpoint(case, rollback):
 @pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
 def test_a_schedule_goes_on_from_a_checkpoint(case):
     described = {"id": case.id, **case.options}
-    check_continues(
-        Configuration.create(selector={"id": "ldte_bs", "density": 0.05}, schedule=described)
-    )
+    selector = {"id": "ldte_bs", "density": case.options.get("value", 0.05)}
+    check_continues(Configuration.create(selector=selector, schedule=described))

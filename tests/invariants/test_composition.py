@@ -58,7 +58,7 @@ def test_selectors_of_signs_are_sent_bit_for_bit_by_codecs_of_signs(codec):
 @pytest.mark.parametrize("schedule", cases.SCHEDULES, ids=str)
 def test_a_schedule_is_refused_by_a_selector_that_decides_by_itself(schedule):
     for selector in cases.SELECTORS:
-        chosen = selector.create(SELECTORS, density=0.1)
+        chosen = selector.create(SELECTORS, density=schedule.options.get("value", 0.1))
         described = {"id": schedule.id, **schedule.options}
         if hasattr(chosen, "density"):
             assert Configuration.create(selector=chosen, schedule=described).density(0) is not None

@@ -116,6 +116,21 @@ def test_no_gradient_is_lost_or_counted_twice_wherever_the_momentum_goes(
         np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
 
 
+@nesterov_or_not
+def test_in_float32_nothing_is_lost_if_keras_2_sets_the_momentum_to_0(nesterov):
+    follower = pytest.importorskip("hvd_sparse.tensorflow.follower")
+    none, spec = follower.OVERWRITTEN, TensorSpec("t", (NUMEL,), "float32")
+    state = MEMORIES.create("momentum_feedback").create(spec, rollback=True)
+    applied, total = np.zeros(NUMEL), np.zeros(NUMEL)
+    for step, (density, momentum) in enumerate([(0.5, 0.9)] * 3 + [(1.0, none)] * 3):
+        now = draw("normal", NUMEL, "float32", step)
+        total += now
+        moved = step_of(state, now, density, momentum=momentum, nesterov=nesterov)
+        applied += moved * (1 - momentum)
+        state.commit()
+    np.testing.assert_allclose(applied, total, rtol=1e-5, atol=1e-5)
+
+
 def test_a_loaded_state_knows_the_momentum_of_its_velocity():
     states = state_of(), state_of()
     for step in range(3):

@@ -71,7 +71,7 @@ def test_schedules_that_no_run_could_follow_are_refused(id, options):
 
 
 SWITCHES = {"id": "piecewise", "boundaries": (3, 6, 8), "densities": (0.1, 0.9, 0.1, 1.0)}
-WARM_UP = {"id": "exponential_warmup", "value": 0.01, "stage_steps": 2}
+WARM_UP = {"id": "exponential_warmup", "stage_steps": 2}
 
 
 MEMORIES = ["error_feedback", {"id": "momentum_correction", "momentum": 0.0}]
@@ -92,7 +92,7 @@ def test_steps_that_run_dense_send_the_residual_and_lose_nothing(
 ):
     """On 4 ranks a density of 1/4 runs dense; whole numbers, so that the sums are exact."""
     options = {"exchange": exchange, "memory": memory, "rollback": rollback}
-    configuration = configure("dgc_sampled", schedule=schedule, allow_dense=True, **options)
+    configuration = configure("dgc_sampled", 0.01, schedule=schedule, allow_dense=True, **options)
     outcomes = run_steps(configuration, 4, integers, steps=10)
     assert lost(outcomes) == 0
     for outcome in outcomes:

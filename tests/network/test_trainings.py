@@ -134,6 +134,8 @@ def test_a_search_goes_on_while_the_best_rate_is_at_an_end(tmp_path, monkeypatch
 
     monkeypatch.setattr(bench, "train", train)
     assert bench.rate_of(run("topk", wire="100mbit")) == pytest.approx(0.08)
+    # Trainings of other seeds have no part in the search.
+    bench.store.results[run("topk", wire="none", rate=0.02, seed=1)] = {"score": 1.0}
     assert bench.rate_of(run("topk", hosts=4)) == pytest.approx(0.08)  # that of 2 hosts
     assert {(each.wire, each.hosts) for each in tried} == {("none", 2)}
 
@@ -185,6 +187,7 @@ def test_trainings_are_timed_over_the_wire(tmp_path):
     received = {method: each["received"] for method, each in found.items()}
     assert 1.0 <= received["dense"] / (4 * 5_033_866) < 1.1
     assert 12 * 50_339 <= received["topk"] < received["dense"] / 10
-    assert 6 * 50_339 <= received["ldte_bs"] < received["dense"] / 10
+    # a sign and the distance to the next index take about nine bits
+    assert 50_339 <= received["ldte_bs"] < received["topk"] / 3
     assert "Fashion-MNIST" in (tmp_path / "train.md").read_text()
     assert (tmp_path / "train.png").stat().st_size > 10_000

@@ -93,6 +93,17 @@ def test_a_file_with_a_right_digest_that_nests_too_deeply_is_refused(tmp_path, m
         checkpoint.read(tmp_path / "file")
 
 
+def test_a_symbolic_link_is_kept_and_its_target_is_written(tmp_path):
+    (tmp_path / "folder").mkdir()
+    path, target = tmp_path / "link", tmp_path / "folder" / "file"
+    path.symlink_to("folder/file")
+    for states in ([state_of(0)], [state_of(0, 2), state_of(1, 2)]):  # first, the file is missing
+        write(path, *states)
+        assert path.is_symlink() and len(checkpoint.read(target)) == len(states)
+    assert sorted(os.listdir(tmp_path)) == ["folder", "link"]
+    assert os.listdir(tmp_path / "folder") == ["file"]
+
+
 KILLED_WRITER = """
 import os, signal, sys
 from hvd_sparse.state import checkpoint_file as checkpoint

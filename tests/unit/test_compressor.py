@@ -282,7 +282,8 @@ DIFFERENT = [
         "'t1' has 120 entries, but the tensor has 9",
     ),
     ("config rollback", False, "rollback was False and is True"),
-    ("config selector density", 0.5, "'density': 0.5"),
+    ("config", lambda told: {**told, **configure("ldte_bs", 0.5).describe()}, "'density': 0.5"),
+    ("config selector density", 0.5, INVALID),  # it is not the schedule's
     ("config selector id", "unheard_of", INVALID),
     ("config selector", [[]], INVALID),
     ("config unheard_of", 1, INVALID),

@@ -19,7 +19,7 @@ from hvd_sparse.registry import CODECS
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
     "selector": {"id": "topk", "density": 0.5},
-    "schedule": {"id": "constant", "value": 0.5},
+    "schedule": {"id": "dense_warmup", "warmup_steps": 5},
     "min_numel": 7,
     "compress_1d": True,
     "rollback": False,

@@ -21,6 +21,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import foresee
 from hvd_sparse.methods.builder import density_for
 from hvd_sparse.optimizer_memory import Rates
+from hvd_sparse.schedules.learning_rate import LEAST
 
 pytestmark = pytest.mark.usefixtures("world_of_one")
 
@@ -71,6 +72,23 @@ def test_the_mean_over_the_run_is_the_density_that_was_asked_for(name):
             scheduler.step()
     assert np.mean(asked, axis=0) == pytest.approx([0.01, 0.01], rel=1e-6)
     assert np.ptp(asked, axis=0).min() > 0.005  # it does follow
+
+
+def test_a_group_that_stays_at_rate_0_sends_nothing_unless_every_group_does(caplog):
+    optimizer, density = two_groups(), SCHEDULES.create("learning_rate", value=0.01, steps=STEPS)
+    half = lr_scheduler.LambdaLR(optimizer, [lambda t: 1 - t / STEPS, lambda t: 0.0])
+    rates = foresee(optimizer, half, STEPS)
+    assert [density.density_at(rates.pace(0.0, 1, step)) for step in range(STEPS)] == [
+        LEAST
+    ] * STEPS
+    assert density.density_at(rates.pace(0.01, 0, 0)) > 0.01
+    assert not caplog.records
+    assert density.density_at(rates.pace(0.5, 1, 3)) == 0.01
+    assert "is 0.5 at step 3, and 0 was predicted" in caplog.text
+    optimizer = two_groups()
+    none = lr_scheduler.LambdaLR(optimizer, lambda t: 0.0)
+    with pytest.raises(InvalidOption, match=r"parameter group 0 is 0\.0 on average"):
+        foresee(optimizer, none, STEPS)
 
 
 def test_a_density_is_at_most_1_and_above_0_whatever_the_rate():

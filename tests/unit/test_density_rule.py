@@ -103,11 +103,14 @@ def test_a_schedule_ends_at_each_tensors_own_density(id):
         assert made.density(10**6, spec) == pytest.approx(late)
 
 
-def test_a_schedule_without_a_value_takes_the_methods_density_and_may_not_contradict_a_rule():
+@pytest.mark.parametrize("density", [RULE, 0.25, 1])
+def test_a_schedule_without_a_value_takes_the_methods_density_and_may_not_contradict_it(density):
     schedule = {"id": "dense_warmup", "warmup_steps": 3}
-    assert configure(density=0.25, schedule=schedule).schedule.value == 0.25
-    with pytest.raises(InvalidOption, match=r"ends at 0.5: leave value out of the schedule"):
-        configure(density=RULE, schedule={**schedule, "value": 0.5})
+    made = configure(density=density, schedule=schedule)
+    assert configure(density=density, schedule={**schedule, "value": density}) == made
+    words = r"^density is .* and schedule dense_warmup has value 0\.5: .*leave value out of the sch"
+    with pytest.raises(InvalidOption, match=words):
+        configure(density=density, schedule={**schedule, "value": 0.5})
 
 
 @pytest.mark.parametrize("density", [RULE, by_shape])

@@ -39,6 +39,7 @@ def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handov
         ("signsgd", {}),
         ("scalecom", {"density": 0.1, "beta": 0.5}),
         ("topk", {"density": 0.1, "memory": {"id": "error_feedback", "residual": "bfloat16"}}),
+        ("topk", {"density": 0.1, "memory": "error_feedback"}),
         ("topk", {"density": 0.1, "memory": "none"}),
         ("topk", {"density": 0.1, "memory": "adam_correction"}),
     ],
@@ -94,7 +95,7 @@ def test_dgc_adds_no_momentum_to_an_optimizer_that_no_memory_knows():
         (
             {
                 "selector": {"id": "topk", "density": 0.5},
-                "schedule": {"id": "exponential_warmup", "value": 0.001, "stage_steps": 10},
+                "schedule": {"id": "piecewise", "boundaries": [10], "densities": [0.5, 0.001]},
             },
             True,
         ),
@@ -137,7 +138,7 @@ def test_auto_without_an_optimizers_memory_leaves_dense_steps_to_horovod():
         ({"optimizer": SGD, "groups": "planned"}, "groups is 'planned'"),
         ({"density": "hiding"}, "density is 'hiding', and auto measures its ways"),
         ({"steps": 100}, "optimizer is missing"),
-        ({"schedule": {"id": "learning_rate", "value": 0.1}}, "there is no optimizer="),
+        ({"schedule": {"id": "learning_rate"}}, "there is no optimizer="),
     ],
     ids=str,
 )

@@ -11,6 +11,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import Methods
+from hvd_sparse.optimizer_memory import OF_SGD, Handover
 from hvd_sparse.plan import measurements
 from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Fallback, Trial
@@ -193,12 +194,34 @@ def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
     assert clock.begin() is None
 
 
-def test_from_config_makes_a_compressor_with_the_same_trial():
-    class Compression(AutoMethod, Methods):
-        @classmethod
-        def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
-            return Compressor(configuration, "numpy", policy)
+class Taking(Compressor):
+    def take_over(self, optimizer):
+        pass
 
+
+class Compression(AutoMethod, Methods):
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
+        return Taking(configuration, "numpy", policy)
+
+    @classmethod
+    def _read_optimizer(cls, optimizer):
+        return optimizer
+
+
+@pytest.mark.parametrize("method", ["auto", "topk"])
+def test_from_config_needs_the_optimizer_that_the_first_compressor_had(method):
+    sgd = Handover("SGD", OF_SGD)
+    config = getattr(Compression, method)("p", density=0.02, optimizer=sgd).config()
+    with pytest.raises(InvalidOption, match=r"with optimizer=SGD, .*give the optimizer, by opt"):
+        Compression.from_config("p", config)
+    again = Compression.from_config("p", json.loads(json.dumps(config)), optimizer=sgd)
+    assert again.config() == config
+    unknown = getattr(Compression, method)("p", density=0.02, optimizer=Handover("LAMB", ()))
+    assert Compression.from_config("p", unknown.config()).config() == unknown.config()
+
+
+def test_from_config_makes_a_compressor_with_the_same_trial():
     trial = {"ways": ["dense", "sparse"], "trial_steps": 7, "review_every": 0}
     config = Compression.auto("p", density=0.02, min_numel=3, **trial).config()
     assert config["trial"] == trial
