@@ -49,8 +49,8 @@ class Context(NamedTuple):
     warm, memo : ``threshold`` and ``memo`` of the tensor's previous ``Found``
     rng : random number generator for this seed, tensor and step, or a function that creates it
     gradient : the vector that was added to the residual: the gradient, or a memory's direction
-    miss : the aim of this step (see ``selectors._aim``), if the entries that reach it (the
-        candidates) could not be used
+    miss : if the pass that added the gradient collected entries (candidates) that could not be
+        used, their threshold and number (``selectors._aim.Miss``); otherwise None
     kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
         candidates come from several vectors
     """

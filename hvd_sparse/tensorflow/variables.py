@@ -183,7 +183,8 @@ class CallSite:
         """Find the variable of a gradient in Horovod's lists, among the positions ``group``, or
         among all positions if ``group`` is None. One tensor may be the gradient of several
         variables, as in `a + b`. Horovod then passes the tensor once for each of them, in list
-        order, so this method stores a count of its calls on the tensor."""
+        order, so an attribute of the tensor counts the calls, and the n-th call finds the n-th of
+        these variables."""
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return

@@ -230,7 +230,7 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 class Given:
     """A gradient as it was when Horovod received it.
 
-    version : the tensor's version; None if writes to other tensors may raise it
+    version : the tensor's version counter; None if other tensors share it
     place : address of its memory
     watched, sample : a view of the entries that are compared, and the bytes that they had
     """
