@@ -151,12 +151,20 @@ class Rates:
                     "density that follows it would send nothing; use a schedule with rates above 0"
                 )
 
-    def pace(self, rate: float, group: int, step: int) -> Pace:
+    def pace(
+        self, rate: float, group: int, step: int, most_steps: Callable[[], int] | None = None
+    ) -> Pace:
         """Return a tensor's learning rate, ``rate``, and the rate with which it is compared.
-        ``step`` is the number of the tensor's completed steps, ``group`` its parameter group."""
+        ``step`` is the number of the tensor's completed steps, ``group`` its parameter group.
+        ``most_steps()`` returns the largest number of completed steps of a tensor."""
         if group >= len(self.references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
-        if self.is_foreseen and self.is_checked and self._is_off(rate, group, step):
+        is_off = self.is_foreseen and self.is_checked and self._is_off(rate, group, step)
+        if is_off and most_steps is not None:
+            # A tensor that some steps do not use lags behind the scheduler.
+            step = most_steps()
+            is_off = self._is_off(rate, group, step)
+        if is_off:
             self.is_checked = False
             logger.warning(
                 "the learning rate is %g at step %d, and %g was predicted for a scheduler that is "
@@ -170,7 +178,7 @@ class Rates:
         return Pace(rate, self.references[group], self.is_foreseen)
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
-        if step >= len(self.path):
+        if step >= len(self.path) or rate == 0:  # a program freezes a layer by a rate of 0
             return False
         # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20

@@ -184,7 +184,9 @@ class Follower:
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
-            step.pace_of = lambda at: rates.pace(self.rate, 0, step.transactions.staged(at).steps)
+            step.pace_of = lambda at: rates.pace(
+                self.rate, 0, step.transactions.staged(at).steps, step.transactions.most_steps
+            )
             if not rates.is_foreseen:  # otherwise the schedule, which no checkpoint has, gives them
                 step.references = rates.references
 

@@ -357,6 +357,26 @@ def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
 def test_rates_are_compared_with_the_predicted_ones_until_the_last_of_these(caplog):
     rates = Rates([[0.1], [0.2]] * 20, is_foreseen=True)
     rates.pace(0.9, 0, step=40)
+    rates.pace(0.0, 0, step=39)  # a layer that the program has frozen
     assert not caplog.records
     rates.pace(0.9, 0, step=39)
     assert "the learning rate is 0.9 at step 39, and 0.2 was predicted" in caplog.text
+
+
+def test_a_tensor_that_some_steps_do_not_use_may_lag_behind_the_scheduler(caplog):
+    first, second = (nn.Linear(100, 100, bias=False) for _ in range(2))
+    model = nn.ModuleList([first, second])
+    model.forward = lambda x, both: second(first(x)) if both else first(x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+    model = DistributedDataParallel(model, find_unused_parameters=True)
+    handle = register(model, optimizer=optimizer, scheduler=scheduler, steps=STEPS)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(4, 100), step >= STEPS // 2).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+    tensors = handle.state_dict()["tensors"]
+    assert [tensors[name]["steps"] for name in ("0.weight", "1.weight")] == [STEPS, STEPS // 2]
+    assert "was predicted" not in caplog.text
+    handle.close()

@@ -169,7 +169,9 @@ class ParameterCompressor(Compressor):
 
         def pace_of(position: int) -> Pace:
             rate, group = follower.rate_of(self._parameters[position])
-            return rates.pace(rate, group, self.step.transactions.staged(position).steps)
+            transactions = self.step.transactions
+            steps = transactions.staged(position).steps
+            return rates.pace(rate, group, steps, transactions.most_steps)
 
         self.step.pace_of, self.step.references = pace_of, rates.references
 
