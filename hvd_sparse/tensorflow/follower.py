@@ -31,6 +31,7 @@ from hvd_sparse.tensorflow.optimizer import (
     as_options,
     derive,
     divisor_of,
+    foresee,
     inner_of,
     is_optimizer_of_keras_3,
     passes_of,
@@ -40,7 +41,7 @@ from hvd_sparse.tensorflow.optimizer import (
     with_options_of,
 )
 from hvd_sparse.tensorflow.variables import VariableIndex, value_of
-from hvd_sparse.types import Optimizer, Settings, Value
+from hvd_sparse.types import Optimizer, Pace, Settings, Value
 from hvd_sparse.wire.frame import crc32
 
 logger = logging.getLogger("hvd_sparse")
@@ -184,9 +185,7 @@ class Follower:
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
         if (rates := self.rates) is not None:
-            step.pace_of = lambda at: rates.pace(
-                self.rate, 0, step.transactions.staged(at).steps, step.transactions.most_steps
-            )
+            step.pace_of = self._pace_of
             if not rates.is_foreseen:  # otherwise the schedule, which no checkpoint has, gives them
                 step.references = rates.references
 
@@ -203,6 +202,7 @@ class Follower:
             )
         refuse_clipping(caller, self._memory)
         if caller is not self._optimizer:
+            self._foresee_again(caller)
             with tf.init_scope():
                 _warn_of_moments(
                     self._optimizer,
@@ -212,6 +212,14 @@ class Follower:
             # Another copy of an optimizer that has trained starts without moments, too.
             self._to_empty = set(self._offsets)
         self._optimizer = caller
+
+    def _foresee_again(self, caller: Optimizer) -> None:
+        # Only now is it known how many batches Horovod's optimizer accumulates for an update.
+        rates = self.rates
+        if rates is not None and rates.is_foreseen and passes_of(caller) > 1:
+            with tf.init_scope():
+                self.rates = foresee(caller, None, len(rates.path))
+            self.rates.is_checked = rates.is_checked
 
     def check(self, gradient: Value, variable: Value) -> None:
         """Raise InvalidOption if a gradient is sparse, or did not come through the compressor."""
@@ -302,6 +310,12 @@ class Follower:
     @property
     def rate(self) -> float:
         return float(self._settings["rate"])
+
+    def _pace_of(self, position: int) -> Pace:
+        assert self._step is not None and self.rates is not None  # ``bind`` sets both before
+        transactions = self._step.transactions
+        steps = transactions.staged(position).steps
+        return self.rates.pace(self.rate, 0, steps, transactions.most_steps)
 
     def factors(self) -> tuple[float, float]:
         return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)

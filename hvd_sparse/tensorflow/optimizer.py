@@ -147,18 +147,19 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         held = getattr(optimizer, "_hyper", {}).get("learning_rate")
     if callable(held) and hasattr(held, "get_config"):
         if steps is not None:
-            return foreseen(partial(_path_of, held), steps)
+            return foreseen(partial(_path_of, held, stride_of(optimizer)), steps)
         return first_rates([float(held(0))], "steps= was not given")
     return first_rates([float(tf.convert_to_tensor(optimizer.learning_rate))], None)
 
 
-def _path_of(schedule: Value, steps: int) -> list[list[float]]:
+def _path_of(schedule: Value, stride: int, steps: int) -> list[list[float]]:
     @tf.function
     def all_rates() -> tf.Tensor:
-        def rate(step: tf.Tensor) -> tf.Tensor:
-            return tf.cast(schedule(step), tf.float32)
+        def rate(batch: tf.Tensor) -> tf.Tensor:
+            return tf.cast(schedule(batch), tf.float32)
 
-        return tf.map_fn(rate, tf.range(steps), fn_output_signature=tf.float32)
+        updates = tf.range(stride - 1, steps * stride, stride)  # each in the last of its batches
+        return tf.map_fn(rate, updates, fn_output_signature=tf.float32)
 
     return [[float(rate)] for rate in all_rates().numpy()]
 
@@ -174,6 +175,12 @@ def passes_of(optimizer: Optimizer) -> int:
     """Return ``backward_passes_per_step``: Horovod's optimizer accumulates this number of backward
     passes for one update, and counts each as a step."""
     return int(getattr(getattr(optimizer, "_agg_helper", None), "backward_passes_per_step", 1))
+
+
+def stride_of(optimizer: Optimizer) -> int:
+    """Return the number of batches of an update. A schedule counts batches, not updates."""
+    accumulated = getattr(inner_of(optimizer), "gradient_accumulation_steps", None)  # Keras 3
+    return int(accumulated or passes_of(optimizer))
 
 
 def divisor_of(optimizer: Optimizer) -> int:

@@ -3,6 +3,7 @@
 import copy
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from torch.optim import lr_scheduler
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import foresee
+from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.methods.builder import density_for
 from hvd_sparse.optimizer_memory import Rates
 from hvd_sparse.schedules.learning_rate import LEAST
@@ -352,6 +354,23 @@ def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
         foresee_keras(tf.keras.optimizers.SGD(0.1), schedule, STEPS)
     constant = foresee_keras(tf.keras.optimizers.SGD(0.1), None, STEPS)
     assert not constant.is_foreseen and constant.pace(0.1, 0, 3).share == pytest.approx(1)
+
+
+def test_updates_of_several_batches_have_the_predicted_rates_of_their_last_batches():
+    tf = pytest.importorskip("tensorflow")
+    pytest.importorskip("horovod.tensorflow", exc_type=ImportError)
+    from hvd_sparse.tensorflow.follower import Follower
+    from hvd_sparse.tensorflow.optimizer import foresee as foresee_keras
+
+    schedule = tf.keras.optimizers.schedules.CosineDecay(0.1, 4 * STEPS)
+    optimizer = tf.keras.optimizers.SGD(schedule, momentum=0.9)
+    follower = Follower(optimizer, MomentumFeedback())
+    follower.rates = foresee_keras(optimizer, None, STEPS)
+    of_horovod = type(optimizer).from_config(optimizer.get_config())
+    of_horovod._agg_helper = SimpleNamespace(backward_passes_per_step=4)
+    follower.meet(of_horovod)
+    rates = [[float(schedule(4 * step + 3))] for step in range(STEPS)]
+    assert np.ravel(follower.rates.path) == pytest.approx(np.ravel(rates), rel=1e-4)
 
 
 def test_rates_are_compared_with_the_predicted_ones_until_the_last_of_these(caplog):

@@ -24,6 +24,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.follower import Follower
+from hvd_sparse.tensorflow.optimizer import foresee
 from hvd_sparse.tensorflow.variables import VariableIndex, VariableSource
 
 
@@ -51,6 +52,15 @@ def test_a_kept_optimizer_is_judged_by_the_mean_of_densities_by_name(caplog):
     TensorflowCompressor._look_at(compressor, keras.optimizers.Adam())
     (text,) = caplog.messages
     assert "beta_1 0.9 and gets gradients of density 0.0025" in text
+
+
+def test_a_schedule_is_foreseen_at_the_last_batch_of_every_update():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 12)
+    sgd = keras.optimizers.SGD(schedule, gradient_accumulation_steps=4)
+    for optimizer in (sgd, keras.optimizers.LossScaleOptimizer(sgd)):
+        path = foresee(optimizer, None, 3).path
+        told = [float(schedule(batch)) for batch in (3, 7, 11)]
+        assert np.ravel(path) == pytest.approx(told, rel=1e-4)
 
 
 def rates_of_fit(warmup, batch_size, at_once, epochs):
