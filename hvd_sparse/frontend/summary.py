@@ -60,8 +60,8 @@ def _cells(values: Report, columns: Columns) -> list[str]:
 def _title(stats: Report) -> str:
     # No bytes per step, because steps without compressed tensors send bytes, but are not counted.
     title = (
-        f"hvd_sparse {stats['name']}: {stats['steps']:,} steps with compressed tensors; in the "
-        f"whole run, {stats['bytes_sent']:,} bytes sent and {stats['bytes_received']:,} received"
+        f"hvd_sparse {stats['name']}, since it was made: {stats['steps']:,} steps with compressed "
+        f"tensors; {stats['bytes_sent']:,} bytes sent and {stats['bytes_received']:,} received"
     )
     if (hiding := stats.get("hiding")) is not None:
         least = f"{1 / hiding['c_max']:.3g}"

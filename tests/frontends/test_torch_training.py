@@ -184,7 +184,7 @@ def test_watching_changes_no_bit_and_tells_what_was_sent(outcome):
 
 def test_a_summary_is_printed_on_one_rank_alone(outcome):
     name = measured(outcome, "watched")[0]["name"]
-    assert outcome.output.count(f"hvd_sparse {name}: {WATCHED_STEPS} steps") == 1
+    assert outcome.output.count(f"hvd_sparse {name}, since it was made: {WATCHED_STEPS} steps") == 1
 
 
 def test_an_early_message_is_under_way_while_later_gradients_are_computed(outcome):

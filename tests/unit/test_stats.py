@@ -66,7 +66,7 @@ def test_a_summary_of_steps_without_compressed_tensors_shows_the_sum_of_their_by
         stats.count_bytes("dense", 1000)
     text = summary_of({"name": "all", **stats.report(None)}, {}, {})
     assert text.startswith(
-        "hvd_sparse all: 0 steps with compressed tensors; in the whole run, 3,000 bytes sent and "
+        "hvd_sparse all, since it was made: 0 steps with compressed tensors; 3,000 bytes sent and "
         "3,000 received\n"
     )
 
