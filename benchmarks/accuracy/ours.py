@@ -55,7 +55,7 @@ class Arrived:
 
 
 class Simulated(Methods):
-    has_begun = True
+    has_begun, _is_closed = True, False
     results = Arrived()
     configuration: Any
     follower: Follower | None = None

@@ -181,8 +181,8 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """Let the current stream wait for Horovod's results, if handles may be done before their
-    results."""
+    """With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is complete. So
+    let the current stream wait for the default stream, which waits for the results."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

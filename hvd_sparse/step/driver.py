@@ -154,9 +154,9 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Start the exchanges of all buckets, because other ranks may wait for them. Their messages
-        report this rank's error about an unregistered tensor. Then raise PeerFailure with this
-        error."""
+        """Start the exchanges of all buckets, because other ranks may wait for them. In these
+        exchanges, this rank's messages report its error about an unregistered tensor. Then raise
+        PeerFailure with this error."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)

@@ -46,8 +46,8 @@ class Devices(Protocol):
         host. Return at once, with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
-        """Run independent functions, one for each tensor. The values that all functions read from
-        a device are copied together, because each copy costs a wait."""
+        """Run independent functions, one for each tensor. When all of them wait for values from a
+        device, one copy brings all these values, because each copy costs a wait."""
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ from compressors import making
 
 @pytest.fixture(scope="module")
 def world_of_one():
+    pytest.importorskip("torch")
     import torch.distributed as dist
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

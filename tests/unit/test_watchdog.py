@@ -11,6 +11,7 @@ import pytest
 from conformance.stack_checks import check_stack_reading
 from programs import run_python
 
+from hvd_sparse.watch import peers
 from hvd_sparse.watch import watchdog as watchdogs
 from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, ask_all, clock
 from hvd_sparse.watch.watchdog import (
@@ -83,14 +84,22 @@ def ends(monkeypatch):
     return said
 
 
-def test_a_ledger_knows_what_is_pending_since_when_and_how_often(monkeypatch):
+@pytest.fixture
+def stopped(monkeypatch):
+    """A clock that stands still."""
+    clock = SimpleNamespace(now_s=100.0, start=lambda: None)
+    monkeypatch.setattr(peers, "clock", clock)
+    monkeypatch.setattr(watchdogs, "clock", clock)
+    return clock
+
+
+def test_a_ledger_knows_what_is_pending_since_when_and_how_often(stopped):
     ledger = Ledger()
     assert ledger.oldest() is None
-    monkeypatch.setattr(clock, "now_s", 100.0)
     ledger.begin("a")
-    monkeypatch.setattr(clock, "now_s", 102.0)
+    stopped.now_s = 102.0
     ledger.begin("b")
-    monkeypatch.setattr(clock, "now_s", 105.0)
+    stopped.now_s = 105.0
     assert list(ledger.pending()) == ["a", "b"]
     assert ledger.oldest() == ("a", 1, 5.0)
     assert ledger.idle_s == 3.0
@@ -192,13 +201,12 @@ def test_a_tensor_that_comes_while_the_ranks_are_asked_ends_nothing(here, ends):
     assert not ends
 
 
-def test_a_long_save_does_not_age_while_collectives_arrive(here, monkeypatch):
+def test_a_long_save_does_not_age_while_collectives_arrive(stopped, here):
     collective = SimpleNamespace(wait=lambda timeout_s: "result", is_done=None)
     waits = PatientPending(collective, here)
     here.ledger.begin("save")
-    began_s = clock.now_s
     for limits in (0.9, 1.8, 2.7):
-        monkeypatch.setattr(clock, "now_s", began_s + limits * LIMIT_S)
+        stopped.now_s = 100.0 + limits * LIMIT_S
         assert here.ledger.oldest() == ("save", 1, pytest.approx(0.9 * LIMIT_S))
         assert waits.wait(LIMIT_S) == "result"
     assert here.ledger.oldest() == ("save", 1, 0.0)

@@ -69,8 +69,8 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """For one tensor, find where the entries that each program took begin in the ordered list. Add
-    up the programs' results in a fixed order, so that the bits are always the same."""
+    """For one tensor, compute the place in the ordered list at which each program's entries
+    begin. Add up the programs' results in a fixed order, so that the bits are always the same."""
     tensor = tl.program_id(0)
     row = table + tensor * 8
     first = tl.load(row)
