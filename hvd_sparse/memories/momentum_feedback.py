@@ -133,8 +133,8 @@ class MomentumFeedbackState(VelocityState):
         return momentum_left(momentum, density)
 
     def _ahead(self, momentum: float) -> float:
-        """Return the fraction of the velocity that moves the parameter if the next gradient is 0.
-        ``momentum`` is that of the velocity."""
+        """Return the fraction of a velocity with this ``momentum`` that the next step adds to the
+        residual if its gradient is 0."""
         return momentum * momentum if self._options.nesterov else momentum
 
     def compensate(

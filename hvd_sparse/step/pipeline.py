@@ -320,7 +320,7 @@ def cut_down(
 def _bounded(
     found: Found, most: int, vector: np.ndarray, selector: Selector, kernels: Kernels
 ) -> Found:
-    """Return the ``most`` entries of the largest accumulated values."""
+    """Limit the selection to ``most`` entries, those of largest accumulated magnitude."""
     chosen = found.selection
     if chosen.count <= most:
         return found

@@ -26,7 +26,8 @@ class LocalSteps(LocalStepsBase):
     ----------
     variables : a built model, its trained variables, or a callable that returns them
     compression : function of a list of variables that makes the compressor, for example
-        ``functools.partial(Compression.topk, density=1 / 64)``; with the same exceptions
+        ``functools.partial(Compression.topk, density=1 / 64)``; the exceptions are those of
+        ``hvd_sparse.torch.LocalSteps``
     every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of the outer step
 
