@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 import worlds
 
-from hvd_sparse.errors import (
-    InvalidOption,
-    NonFiniteGradient,
-    PeerFailure,
-    UnsupportedInput,
-)
+from hvd_sparse.errors import InvalidOption, PeerFailure, UnsupportedInput
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.registry import EXCHANGES, MEMORIES, SCHEDULES, SELECTORS
 from hvd_sparse.selectors.contract import DensitySelector
@@ -32,10 +27,6 @@ def test_a_density_outside_zero_to_one_is_refused_with_an_example(id):
             SELECTORS.create(id, density=density)
         assert f"density of {SELECTORS.get(id).__name__} is {density!r}" in str(caught.value)
         assert "in (0, 1]; for example, 0.001 sends one entry in a thousand" in str(caught.value)
-
-
-def test_a_schedule_refuses_them_too():
-    for density in NO_DENSITIES:
         with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
             SCHEDULES.create("constant", value=density)
 
@@ -133,13 +124,10 @@ def test_tensors_that_hold_no_floats_are_refused_by_name(dtype):
 
 @pytest.mark.parametrize("shape", [(2**16, 2**16), (2**32,), (2**40, 3)])
 def test_tensors_beyond_the_index_width_are_refused_by_name_and_size(shape):
+    assert TensorSpec("w", (INDEX_LIMIT - 1,), "float16").numel == 2**32 - 1
     numel = math.prod(shape)
     with pytest.raises(UnsupportedInput, match=rf"'w' has {numel} entries: .*{2**32 - 1}; split"):
         TensorSpec("w", shape, "float32")
-
-
-def test_the_longest_tensor_that_indices_reach_is_accepted():
-    assert TensorSpec("w", (INDEX_LIMIT - 1,), "float16").numel == 2**32 - 1
 
 
 def test_a_sum_with_the_residual_that_overflows_is_refused_too():
@@ -150,23 +138,9 @@ def test_a_sum_with_the_residual_that_overflows_is_refused_too():
         session = Session(worlds.configure(density=0.25), specs, collective)
         session.reduce({"t0": largest})
         before = worlds.snapshot(session)
-        words = r"gradient \+ residual, or .* the range of float32"
+        words = r"gradient \+ residual, or a vector that the memory .* the range of float32"
         with np.errstate(over="ignore"), pytest.raises(PeerFailure, match=words):
             session.reduce({"t0": largest})
         return before == worlds.snapshot(session)
 
     assert worlds.run(1, script) == [True]
-    assert issubclass(NonFiniteGradient, ArithmeticError)
-
-
-def test_if_a_square_in_the_memory_overflows_the_error_does_not_blame_the_residual_alone():
-    def script(collective):
-        configuration, specs = worlds.configure(memory="adam_correction"), worlds.tensors((2, 2))
-        session = Session(configuration, specs, collective)
-        with (
-            np.errstate(over="ignore"),
-            pytest.raises(PeerFailure, match=r"a vector that the memory .* leaves the range"),
-        ):
-            session.reduce({"t0": np.full((2, 2), 1e25, np.float32)})
-
-    worlds.run(1, script)

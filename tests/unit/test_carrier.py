@@ -156,12 +156,6 @@ def test_a_sum_over_more_ranks_than_the_process_sets_is_refused(world_size, dtyp
         layout.read(ring_sum([*carriers, carriers[0]]), "w")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_sixteen_bit_gradients_have_float32_carriers(dtype):
-    assert carrier_layout(dtype, 4).dtype == np.float32
-    assert carrier_layout("float64", 4).dtype == np.float64
-
-
 @dtypes
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_a_carrier_is_tiny_and_what_it_says_besides_the_rank_is_tinier(world_size, dtype):

@@ -19,10 +19,10 @@ from hvd_sparse.state.redistribution import redistribute
 ROWS, MODEL = 40, {"a": "[8, 5] float32", "b": "[3] float64"}
 
 
-def state_of(rank, size=3, reduction="average", memory=("residual",), step=7):
+def state_of(rank, size=3, reduction="average", memory=("residual",)):
     draw = np.random.default_rng([rank, size])
-    first = {"steps": step, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True}
-    second = {"steps": step, "threshold": None, "memo": None, "is_sparse": False}
+    first = {"steps": 7, "threshold": 0.1 + rank, "memo": [1, 0.5], "is_sparse": True}
+    second = {"steps": 7, "threshold": None, "memo": None, "is_sparse": False}
     for tensor in (first, second):
         tensor |= {"selected_in": "a", "exchange_memo": None}
     first["arrays"] = {name: draw.normal(size=ROWS).astype("f4") for name in memory}
@@ -186,11 +186,11 @@ def test_adams_moments_are_the_mean_of_the_ranks_estimates(reduction):
 def test_what_is_the_same_on_every_rank_stays_as_it_is(reduction):
     old = [state_of(rank, 3, reduction, ("residual", "decay")) for rank in range(3)]
     for state in old:
-        state["tensors"]["a"]["arrays"]["decay"] = np.arange(ROWS, dtype="f4")
-        state["tensors"]["b"]["arrays"]["residual"] = np.arange(3.0)
+        arrays_of(state)["decay"] = np.arange(ROWS, dtype="f4")
+        arrays_of(state, "b")["residual"] = np.arange(3.0)
     for state in redistribute(old, 5):
-        assert state["tensors"]["a"]["arrays"]["decay"].tolist() == list(range(ROWS))
-        assert state["tensors"]["b"]["arrays"]["residual"].tolist() == [0, 1, 2]
+        assert arrays_of(state)["decay"].tolist() == list(range(ROWS))
+        assert arrays_of(state, "b")["residual"].tolist() == [0, 1, 2]
         assert state["tensors"]["a"]["steps"] == 7
         assert state["tensors"]["a"]["threshold"] is None
 
@@ -232,54 +232,36 @@ def test_what_may_differ_between_ranks_differs_in_their_file_too():
         redistribute(states, 3)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "error", "words"),
-    [
-        (lambda s: s["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
-        (
-            lambda s: s["tensors"]["a"]["arrays"].pop("residual"),
-            RankMismatch,
-            "'a' has different arrays",
-        ),
-        (
-            lambda s: s["tensors"]["a"]["arrays"].update(residual=np.zeros(3)),
-            RankMismatch,
-            "'a' has different arrays",
-        ),
-    ],
-)
-def test_a_state_that_is_none_is_refused_before_any_is_merged(spoil, error, words):
-    states = [state_of(rank) for rank in range(3)]
-    spoil(states[1])
-    with pytest.raises(error, match=words):
-        redistribute(states, 2)
+def arrays_of(state, key="a"):
+    return state["tensors"][key]["arrays"]
 
 
 def test_residuals_that_the_ranks_of_a_node_share_out_are_not_summed():
     states = [state_of(rank, 4) for rank in range(4)]
     for state in states:
-        state["tensors"]["b"]["arrays"]["residual"] = np.zeros(2)
+        arrays_of(state, "b")["residual"] = np.zeros(2)
     with pytest.raises(RankMismatch, match=r"'b' has 3 entries, but .* only a part"):
         redistribute(states, 2)
 
 
-def test_states_of_different_steps_are_refused():
-    with pytest.raises(RankMismatch, match=r"'a' has made \[7, 8\] steps"):
-        redistribute([state_of(0, 2), state_of(1, 2, step=8)], 1)
-
-
-def test_all_ranks_gather_into_one_file(tmp_path):
-    def on_rank(collective):
-        state = state_of(collective.rank)
-        if collective.rank == 1:
-            del state["tensors"]["b"]
-        gather_into_file(state, tmp_path / "file", collective, "save", worlds.TIMEOUT_S)
-
-    worlds.run(3, on_rank)
-    found = checkpoint.read(tmp_path / "file")
-    assert [sorted(state["tensors"]) for state in found] == [["a", "b"], ["a"], ["a", "b"]]
-    for rank in (0, 2):
-        assert_same(state_of(rank), found[rank])
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lambda s: s["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
+        (lambda s: arrays_of(s).pop("residual"), RankMismatch, "'a' has different arrays"),
+        (
+            lambda s: arrays_of(s).update(residual=np.zeros(3)),
+            RankMismatch,
+            "'a' has different arrays",
+        ),
+        (lambda s: s["tensors"]["a"].update(steps=8), RankMismatch, r"'a' has made \[7, 8\] steps"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_before_any_is_merged(spoil, error, words):
+    states = [state_of(rank) for rank in range(3)]
+    spoil(states[1])
+    with pytest.raises(error, match=words):
+        redistribute(states, 2)
 
 
 NO_PATHS = {path: repr(path) for path in ("with\0nul", "lone \ud800 surrogate", None, 7)}
@@ -321,8 +303,10 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("most_bytes", [31, 300])
-def test_a_long_array_is_gathered_in_slices(tmp_path, monkeypatch, most_bytes):
+@pytest.mark.parametrize("most_bytes", [31, 300, checkpoint.GATHERED_BYTES])
+def test_all_ranks_gather_into_one_file_and_long_arrays_in_slices(
+    tmp_path, monkeypatch, most_bytes
+):
     """31 bytes are 10 for each of 3 ranks: two and a half entries of "a"."""
     monkeypatch.setattr(checkpoint, "GATHERED_BYTES", most_bytes)
     gathered = [[] for _ in range(3)]

@@ -25,7 +25,7 @@ from hvd_sparse.methods.builder import density_for
 from hvd_sparse.optimizer_memory import Rates
 from hvd_sparse.schedules.learning_rate import LEAST
 
-pytestmark = pytest.mark.usefixtures("world_of_one")
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 STEPS = 30
 SCHEDULERS = {
@@ -126,17 +126,16 @@ def trained(count, name="cosine", every=1, method="ldte_bs", **options):
         if scheduler is not None and (step + 1) % every == 0 and step + 1 < STEPS:
             scheduler.step(*[1.0] * (name == "plateau"))
         sent.append(handle.stats()["tensors"]["weight"]["entries_sent"])
-    summary = handle.summary()
-    handle.close()
-    return handle, np.diff([0, *sent]), summary
+    return handle, np.diff([0, *sent])
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_run_sends_as_many_entries_as_were_asked_for_and_most_where_the_rate_is_high(name):
-    handle, sent, summary = trained(STEPS, name, method="topk", steps=STEPS)
+    handle, sent = trained(STEPS, name, method="topk", steps=STEPS)
     assert handle.configuration.codec.id == "sign_mean"
     assert handle.configuration.schedule.steps == STEPS
-    assert "along the learning rate: 0.01 on average over the run, with codec sign_mean" in summary
+    words = "along the learning rate: 0.01 on average over the run, with codec sign_mean"
+    assert words in handle.summary()
     assert sent.mean() == pytest.approx(100, rel=0.02)  # 1 in 100, of 10,000
     assert sent.max() > 1.5 * 100 and sent.min() < 60
 
@@ -145,7 +144,7 @@ def test_the_one_short_line_holds_for_every_method_with_a_density():
     for method in ("topk", "radix_select", "dgc", "redsync", "ldte", "ldte_bs", "gaussian_k",
                    "sidco", "gtopk", "oktopk", "scalecom", "chunked", "random_k", "stc", "sbc",
                    "mgs"):  # fmt: skip
-        handle, _, _ = trained(2, method=method, steps=STEPS)
+        handle, _ = trained(2, method=method, steps=STEPS)
         assert handle.configuration.density(0) == 0.01, method
         assert handle.configuration.follows_rate, method
 
@@ -163,31 +162,31 @@ def test_a_density_that_is_low_for_the_run_is_told_with_one_that_would_do(caplog
         caplog.clear()
         model = DistributedDataParallel(nn.Linear(100, 100))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        register(model, "topk", steps=1000, optimizer=optimizer, **options).close()
+        register(model, "topk", steps=1000, optimizer=optimizer, **options)
         said = [r.getMessage() for r in caplog.records if "each entry" in r.getMessage()]
         assert len(said) == bool(told) and all(told in text for text in said), options
 
 
 def test_an_explicit_density_codec_or_schedule_is_kept():
-    handle, sent, _ = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
+    handle, sent = trained(STEPS, method="topk", steps=STEPS, density=0.05, codec="golomb")
     assert handle.configuration.codec.id == "golomb"
     assert sent.mean() == pytest.approx(500, rel=0.02)
     kept = {"id": "dense_warmup", "warmup_steps": 1}
-    handle, _, _ = trained(1, "none", method="topk", steps=STEPS, schedule=kept)
+    handle, _ = trained(1, "none", method="topk", steps=STEPS, schedule=kept)
     assert handle.configuration.schedule.id == "dense_warmup"
 
 
-def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told(caplog):
-    _, sent, _ = trained(4, "plateau", method="topk", steps=STEPS)
-    assert list(sent) == [100, 100, 10, 1]
-    told = [each.message for each in caplog.records if "fewer bytes" in each.message]
-    assert len(told) == 1 and "ReduceLROnPlateau follows a metric" in told[0]
-
-
-def test_a_constant_rate_sends_the_density_and_nothing_is_told(caplog):
-    _, sent, _ = trained(3, "none", method="topk", steps=STEPS)
-    assert list(sent) == [100, 100, 100]
-    assert not [each for each in caplog.records if "learning rate" in each.message]
+@pytest.mark.parametrize(
+    ("name", "expected"), [("plateau", [100, 100, 10, 1]), ("none", [100] * 4)]
+)
+def test_without_a_mean_the_density_is_a_part_of_that_asked_for_and_that_is_told(
+    name, expected, caplog
+):
+    _, sent = trained(4, name, method="topk", steps=STEPS)
+    assert list(sent) == expected
+    told = [text for text in caplog.messages if "learning rate" in text]
+    assert len(told) == (name == "plateau")
+    assert all("fewer bytes" in text and "Plateau follows a metric" in text for text in told)
 
 
 def test_a_scheduler_that_is_stepped_once_an_epoch_is_found_out_and_its_remedy_is_right(caplog):
@@ -238,34 +237,30 @@ class Halving(lr_scheduler.LambdaLR):
         return 0.5**self.last_epoch
 
 
-def test_methods_are_followed_without_a_copy_of_their_objects():
+def small():
+    return torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
+
+
+def test_methods_are_followed_without_a_copy_of_their_objects_or_a_change_of_them():
+    trainer = Trainer()
     for make in (
-        lambda o: lr_scheduler.LambdaLR(o, Trainer().factor),
+        lambda o: lr_scheduler.LambdaLR(o, trainer.factor),
         lambda o: lr_scheduler.SequentialLR(
-            o, [lr_scheduler.LambdaLR(o, partial(Trainer().factor))], []
+            o, [lr_scheduler.LambdaLR(o, partial(trainer.factor))], []
         ),
         Halving,
     ):
-        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
-        rates = foresee(optimizer, make(optimizer), 3).path
-        assert rates == [[0.8], [0.4], [0.2]]
-
-
-def test_a_prediction_does_not_change_the_objects_of_methods():
-    trainer, optimizer = Trainer(), torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
-    scheduler = lr_scheduler.LambdaLR(optimizer, trainer.factor)
-    calls = trainer.calls
-    foresee(optimizer, scheduler, 3)
-    assert trainer.calls == calls
+        scheduler, calls = make(optimizer := small()), trainer.calls
+        assert foresee(optimizer, scheduler, 3).path == [[0.8], [0.4], [0.2]]
+        assert trainer.calls == calls
 
 
 def test_a_scheduler_that_cannot_be_copied_is_refused_with_the_remedy():
     class Callable(Trainer):
         __call__ = Trainer.factor
 
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], 0.8)
     with pytest.raises(InvalidOption, match=r"LambdaLR.*copied.*lock.*give it functions"):
-        foresee(optimizer, lr_scheduler.LambdaLR(optimizer, Callable()), 3)
+        foresee(optimizer := small(), lr_scheduler.LambdaLR(optimizer, Callable()), 3)
 
 
 def test_steps_want_an_optimizer_and_a_scheduler_of_it_that_was_not_stepped():
@@ -398,4 +393,3 @@ def test_a_tensor_that_some_steps_do_not_use_may_lag_behind_the_scheduler(caplog
     tensors = handle.state_dict()["tensors"]
     assert [tensors[name]["steps"] for name in ("0.weight", "1.weight")] == [STEPS, STEPS // 2]
     assert "was predicted" not in caplog.text
-    handle.close()

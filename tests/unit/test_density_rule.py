@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import worlds
 from compressors import SPECS as COMPRESSED
-from compressors import making
 from unit.merged import SPECS as GROUPED
 from unit.merged import train
 from worlds import configure, normals
@@ -135,22 +134,21 @@ def test_ranks_that_differ_are_told_tensor_and_values():
         worlds.run(2, script)
 
 
-def test_reports_and_checkpoints_know_each_tensors_density():
-    with making() as make:
-        rule = {"t0": 0.1, "*": 0.5}
-        rules = (rule, rule, {**rule, "t0": 0.2})
-        asked = [configure("ldte_bs", each).for_tensors(COMPRESSED) for each in rules]
-        first, again, other = map(make, asked)
-        first.train(range(3))
-        report = first.stats()
-        assert report["density_asked"] == pytest.approx((0.1 * 120 + 0.5 * 9) / 129)
-        assert report["tensors"]["t0"]["density_asked"] == 0.1
-        assert first.footprint()["gathered_bytes"] < other.footprint()["gathered_bytes"]
-        state = first.state_dict()
-        again.load_state_dict(state)
-        assert again.train(range(3, 6)) == first.train(range(3, 6))
-        with pytest.raises(RankMismatch, match=r"'t0': 0.1.*'t0': 0.2"):
-            other.load_state_dict(state)
+def test_reports_and_checkpoints_know_each_tensors_density(make):
+    rule = {"t0": 0.1, "*": 0.5}
+    rules = (rule, rule, {**rule, "t0": 0.2})
+    asked = [configure("ldte_bs", each).for_tensors(COMPRESSED) for each in rules]
+    first, again, other = map(make, asked)
+    first.train(range(3))
+    report = first.stats()
+    assert report["density_asked"] == pytest.approx((0.1 * 120 + 0.5 * 9) / 129)
+    assert report["tensors"]["t0"]["density_asked"] == 0.1
+    assert first.footprint()["gathered_bytes"] < other.footprint()["gathered_bytes"]
+    state = first.state_dict()
+    again.load_state_dict(state)
+    assert again.train(range(3, 6)) == first.train(range(3, 6))
+    with pytest.raises(RankMismatch, match=r"'t0': 0.1.*'t0': 0.2"):
+        other.load_state_dict(state)
 
 
 def test_a_group_sends_as_many_entries_as_its_tensors_ask_for_together():

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 import worlds
 
-from hvd_sparse.collectives.contract import Placement, ProcessSetRanks, in_nodes_of
+from hvd_sparse.collectives.contract import Placement, ProcessSetRanks
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
@@ -34,10 +34,6 @@ def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
     for rank in range(2):
         mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
         assert placement.mates(rank) == mates
-
-
-def test_the_last_node_has_the_ranks_that_are_left():
-    assert in_nodes_of(3, 0, 7).nodes == (0, 0, 0, 1, 1, 1, 2)
 
 
 @pytest.mark.parametrize("ranks_per_node", [2, 3])
@@ -84,12 +80,11 @@ def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
     assert [type(error) for error in errors] == [RankMismatch] * 2
 
 
-def test_nodes_that_are_not_known_must_be_told():
+def test_nodes_that_are_not_known_must_be_told_and_hierarchical_is_not_for_elastic_runs(
+    monkeypatch,
+):
     with pytest.raises(InvalidOption, match="ranks_per_node"):
         EXCHANGES.create("hierarchical").placement(0, 4, None)
-
-
-def test_hierarchical_is_not_for_elastic_runs(monkeypatch):
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     with pytest.raises(InvalidOption, match="elastic"):
         EXCHANGES.create("hierarchical", ranks_per_node=2).placement(0, 4, None)
@@ -143,13 +138,11 @@ def test_auto_takes_what_the_formulas_say_is_quickest():
     assert taken(ranks=8, ranks_per_node=4, density=0.01) == "hierarchical"
 
 
-def test_auto_takes_shared_indices_where_they_are_shared_anyway():
+def test_auto_takes_shared_indices_where_they_are_shared_and_leaves_out_what_does_not_fit():
     draws = {"id": "random_k", "density": 0.01, "shared_seed": True}
     assert taken(ranks=16, selector=draws) == "shared_index"
     assert taken(ranks=16, selector={**draws, "shared_seed": False}) != "shared_index"
 
-
-def test_auto_leaves_out_what_does_not_fit():
     assert taken(ranks=256, selector={"id": "fixed_threshold", "threshold": 1.0}) == "allgather"
     momentum = taken(ranks=8, ranks_per_node=4, density=0.01, memory="momentum_correction")
     assert momentum != "hierarchical"

@@ -1,6 +1,7 @@
-"""What TensorFlow's graphs call and contain, without ranks."""
+"""What TensorFlow's graphs call and contain, and its states, without ranks."""
 
 import gc
+import pickle
 import weakref
 from types import SimpleNamespace
 
@@ -16,7 +17,14 @@ from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.step.step import Step
-from hvd_sparse.tensorflow import Compression, graph_functions
+from hvd_sparse.tensorflow import (
+    Compression,
+    LocalSteps,
+    TensorflowCompressor,
+    elastic,
+    graph_functions,
+)
+from hvd_sparse.tensorflow.optimizer import is_keras_3
 from hvd_sparse.watch.watchdog import Ledger
 
 TOKENS = {b"a": 0, b"b": 1}
@@ -81,6 +89,11 @@ class Unconnected(hvd.ProcessSet):
         return False
 
 
+@pytest.fixture
+def rank_0(monkeypatch):
+    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+
+
 def program(make=Compression.topk, **options):
     """Return a variable, a compressor, and a function that traces a step with them."""
     members = Unconnected()
@@ -98,8 +111,7 @@ def program(make=Compression.topk, **options):
 
 
 @pytest.mark.parametrize("make", [Compression.topk, Compression.auto])
-def test_a_closed_compressor_frees_states_and_variables_though_horovod_keeps_it(monkeypatch, make):
-    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+def test_a_closed_compressor_frees_states_and_variables_though_horovod_keeps_it(rank_0, make):
     variable, compressor, trace = program(make)
     trace()
     compressor.step.meet(0, 2)
@@ -114,8 +126,7 @@ def test_a_closed_compressor_frees_states_and_variables_though_horovod_keeps_it(
     assert [each() is None for each in held] == [True, True, True, False]
 
 
-def test_a_closed_compressor_refuses_other_steps_and_graphs(monkeypatch):
-    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+def test_a_closed_compressor_refuses_other_steps_and_graphs(rank_0):
     _, compressor, trace = program()
     trace()
     send, token = compressor.functions.send, next(iter(compressor.functions._tokens))
@@ -126,8 +137,7 @@ def test_a_closed_compressor_refuses_other_steps_and_graphs(monkeypatch):
             use()
 
 
-def test_a_compressor_that_was_closed_before_its_first_step_takes_no_name_later(monkeypatch):
-    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+def test_a_compressor_that_was_closed_before_its_first_step_takes_no_name_later(rank_0):
     _, compressor, _ = program(name="early")
     compressor.close()
     with pytest.raises(InvalidOption, match="is closed"):
@@ -135,3 +145,58 @@ def test_a_compressor_that_was_closed_before_its_first_step_takes_no_name_later(
     _, another, _ = program(name="early")
     another.resolve()
     another.close()
+
+
+def noting(told):
+    """Return a compressor that only notes what a state asks of it."""
+    asked = {name: lambda name=name: told.append(name) for name in ("commit", "go_back", "rejoin")}
+    return SimpleNamespace(**asked)
+
+
+def test_a_state_of_variables_broadcasts_them_when_the_ranks_synchronize(monkeypatch):
+    """Not when it is made: the others of a joining worker are synchronizing then."""
+    told, variable = [], tf.Variable([1.0, 2.0])
+
+    def broadcast(variables):
+        told.append("broadcast")
+        assert [each is variable for each in variables] == [True]
+        variable.assign([5.0, 6.0])
+
+    monkeypatch.setattr(elastic, "broadcast_variables", broadcast)
+    monkeypatch.setattr(elastic.elastic, "broadcast_object", lambda told: told)
+    state = elastic.TensorFlowState([variable], compressor=noting(told), step=7)
+    variable.assign([3.0, 4.0])
+    state.restore()
+    assert (variable.numpy().tolist(), told) == ([1.0, 2.0], ["commit", "go_back"])
+    state.sync()
+    variable.assign([3.0, 4.0])
+    state.restore()
+    assert variable.numpy().tolist() == [5.0, 6.0]
+    assert told[2:] == ["rejoin", "broadcast", "commit", "go_back"]
+    assert state.step == 7
+
+
+@pytest.mark.skipif(is_keras_3(), reason="tf.keras is Keras 3")
+@pytest.mark.parametrize("is_legacy", [False, True])
+def test_a_state_of_a_model_has_all_of_the_optimizers_variables_to_broadcast(is_legacy):
+    kinds = tf.keras.optimizers.legacy if is_legacy else tf.keras.optimizers
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+    model.build((None, 2))
+    model.compile(kinds.Adam(), "mse")
+    elastic.TensorFlowKerasState(model, compressor=noting([]))
+    assert len(model.optimizer.variables()) == 1 + 2 * len(model.trainable_variables)
+
+
+def test_pickling_as_horovods_own_elastic_state_does_is_refused_with_the_name_of_ours():
+    compressor = TensorflowCompressor.__new__(TensorflowCompressor)
+    words = r"elastic run.*state of hvd_sparse\.tensorflow\.elastic"
+    with pytest.raises(InvalidOption, match=words):
+        pickle.dumps(compressor)
+
+
+@pytest.mark.parametrize(("momentum", "saved"), [(0.9, []), (0.0, [[1.0]])])
+def test_local_steps_refuse_a_state_whose_outer_velocity_would_be_lost(momentum, saved):
+    velocities = [tf.Variable([2.0])] if momentum else []
+    local = SimpleNamespace(_velocities=velocities, _momentum=momentum)
+    with pytest.raises(InvalidOption, match=f"has {len(saved)} velocities, and outer_momentum"):
+        LocalSteps.load_state_dict(local, {"velocities": saved})

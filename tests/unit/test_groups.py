@@ -52,11 +52,8 @@ def test_a_number_of_groups_is_that_many_of_neighbours():
         assert [position for bucket in reversed(plan) for position in bucket] == list(range(6))
 
 
-def test_names_are_taken_as_they_are_and_the_others_travel_alone():
+def test_names_are_taken_as_they_are_and_the_others_travel_alone_or_are_refused():
     assert buckets([["t5", "t0"], ["t3", "t2"]]) == [(0, 5), (2, 3), (4,), (1,)]
-
-
-def test_names_that_no_tensor_has_are_refused():
     with pytest.raises(InvalidOption, match="'t9', but no tensor has this name; there are: t0"):
         buckets([["t0", "t9"]])
 

@@ -126,17 +126,15 @@ def test_a_schedule_ends_at_what_was_measured():
         ({"exchange": "auto"}, "exchange='allgather'"),
         ({"groups": "planned"}, "leave groups out"),
         ({"select_over": "group"}, "select_over='tensor'"),
+        *(
+            ({"density": text}, "hiding:300")
+            for text in ("hiding:", "hiding:0.5", "hiding:nan", "hiding:inf", "hidden")
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_the_remedy(options, words):
     with pytest.raises(InvalidOption, match=words):
-        worlds.configure("topk", "hiding", **options)
-
-
-@pytest.mark.parametrize("density", ["hiding:", "hiding:0.5", "hiding:nan", "hiding:inf", "hidden"])
-def test_no_other_text_is_a_density(density):
-    with pytest.raises(InvalidOption, match="hiding:300"):
-        worlds.configure("topk", density)
+        worlds.configure(**{"density": "hiding", **options})
 
 
 def test_nothing_hides_in_a_session():

@@ -14,12 +14,7 @@ import tensorflow as tf
 import worlds
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.keras import (
-    DistributedGradientTape,
-    DistributedOptimizer,
-    callbacks,
-    elastic,
-)
+from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks, elastic
 from hvd_sparse.kernels import reference
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor

@@ -59,17 +59,11 @@ def test_resolve_takes_an_id_a_mapping_or_a_part(gadgets):
         gadgets.resolve("gadget")
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 3, {}, {"size": 3}, Gadget, object()], ids=lambda wrong: type(wrong).__name__
-)
-def test_resolve_refuses_what_is_no_part(gadgets, wrong):
-    with pytest.raises(UnknownName, match="gadget"):
-        gadgets.resolve(wrong)
-
-
-def test_a_part_of_another_registry_is_refused(gadgets):
-    with pytest.raises(UnknownName, match="is no selector"):
-        SELECTORS.resolve(Gadget(3))
+def test_resolve_refuses_what_is_no_part_or_one_of_another_registry(gadgets):
+    part = SELECTORS.create("topk", density=0.1)
+    for wrong in (None, 3, {}, {"size": 3}, Gadget, object(), part):
+        with pytest.raises(UnknownName, match="gadget"):
+            gadgets.resolve(wrong)
 
 
 def test_an_id_is_given_once(gadgets):

@@ -131,19 +131,6 @@ def test_tensors_that_are_not_compressed_are_averaged_dense_and_keep_no_state():
         assert reduced[0][key].tolist() == expected.tolist()
 
 
-def test_a_gradient_that_is_missing_on_all_ranks_keeps_its_residual():
-    specs = tensors((10, 3), (8,))
-
-    def script(collective):
-        session = Session(configure(), specs, collective, buckets=[(0,), (1,)])
-        session.reduce(integers(specs, collective.rank, 0))
-        before = residuals(session)
-        session.reduce({"t1": integers(specs, collective.rank, 1)["t1"]})
-        return worlds.same_bits(before["t0"], residuals(session)["t0"])
-
-    assert worlds.run(2, script) == [True, True]
-
-
 def test_every_entry_is_sent_in_the_end():
     specs = tensors((20, 5))
 

@@ -23,7 +23,7 @@ from hvd_sparse.kernels.torch.vector import DeviceVector
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
-pytestmark = pytest.mark.usefixtures("world_of_one")
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 SGD = partial(torch.optim.SGD, lr=0.02, momentum=0.9)
 ADAMW = partial(torch.optim.AdamW, lr=0.02)
@@ -47,11 +47,19 @@ WAYS = {
 every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
+def two_layers():
+    return nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2))
+
+
 class Program:
-    def __init__(self, name, handed=None, begun=None, *, first="compressor", **more):
+    rows = 4
+
+    def __init__(
+        self, name, handed=None, begun=None, *, first="compressor", make=two_layers, ddp=(), **more
+    ):
         torch.manual_seed(0)
-        self.model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2)))
-        self.optimizer = MAKERS[name](self.model.parameters())
+        self.model = DistributedDataParallel(make(), **dict(ddp))
+        self.optimizer = MAKERS.get(name, name)(self.model.parameters())
         if begun is not None:
             self.model.load_state_dict(begun.model.state_dict())
         if begun is not None and first == "state":
@@ -72,14 +80,9 @@ class Program:
                 changes[step](self.optimizer)
             self.optimizer.zero_grad()
             draw = torch.Generator().manual_seed(step)
-            inputs = torch.randn(4, 8, generator=draw)
+            inputs = torch.randn(self.rows, 8, generator=draw)
             self.model(inputs).square().mean().backward()
             self.optimizer.step()
-        return self
-
-    def close(self):
-        if self.handle is not None:
-            self.handle.close()
         return self
 
 
@@ -88,13 +91,11 @@ CORRECTED = {"memory": {"id": "momentum_correction", "masking": False}}
 
 def assert_same_bits(one, other):
     assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
-    one.close(), other.close()
 
 
 def assert_same(one, other):
     for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
-    one.close(), other.close()
 
 
 def set_all(**options):
@@ -113,25 +114,18 @@ def test_moments_that_an_optimizer_has_are_taken_over(name, first):
     assert_same(ours, begun.train(range(6, 12)))
 
 
-@every_optimizer
-def test_a_plain_optimizer_goes_on_from_the_state(name):
-    begun = Program(name, WAYS[name]).train(range(6))
+@pytest.mark.parametrize(
+    ("name", "more"), [*((name, {}) for name in sorted(MAKERS)), ("dampened", CORRECTED)]
+)
+def test_a_plain_optimizer_goes_on_from_the_state(name, more):
+    begun = Program(name, WAYS[name], **more).train(range(6))
     plain = Program(name, None, begun).train(range(6, 12))
     assert_same(plain, Program(name).train(range(12)))
-    begun.close()
-
-
-def test_a_plain_optimizer_goes_on_with_the_velocity_of_weight_decay():
-    handed = {**EVERYTHING, **CORRECTED}
-    begun = Program("dampened", handed).train(range(6))
-    plain = Program("dampened", None, begun).train(range(6, 12))
-    assert_same(plain, Program("dampened").train(range(12)))
-    begun.close()
 
 
 def test_weight_decay_that_ends_goes_on_in_the_velocity():
     changes = {3: set_all(weight_decay=0.0), 6: set_all(weight_decay=0.3)}
-    ours = Program("climbing", {**EVERYTHING, **CORRECTED}).train(range(9), changes)
+    ours = Program("climbing", EVERYTHING, **CORRECTED).train(range(9), changes)
     assert_same(ours, Program("climbing").train(range(9), changes))
 
 
@@ -142,7 +136,7 @@ def test_after_an_error_that_ranks_raise_the_optimizer_may_step():
         ours.model(torch.full((4, 8), torch.inf)).square().mean().backward()
     assert not any(parameter.grad.any() for parameter in ours.model.parameters())
     ours.optimizer.step()
-    ours.train(range(3, 6)).close()
+    ours.train(range(3, 6))
     assert all(parameter.isfinite().all() for parameter in ours.model.parameters())
 
 
@@ -179,7 +173,7 @@ def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name, density):
 @every_optimizer
 @pytest.mark.parametrize("density", [0.05, 0.5])
 def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(name, density):
-    begun = Program(name, {**EVERYTHING, "density": density}).train(range(6)).close()
+    begun = Program(name, {**EVERYTHING, "density": density}).train(range(6))
     names = {key for state in begun.saved()["state"].values() for key in state}
     plain = Program(name).train(range(1))
     assert names == {key for state in plain.saved()["state"].values() for key in state}
@@ -197,20 +191,10 @@ class HalfUsed(nn.Module):
 
 @pytest.mark.parametrize("option", ["find_unused_parameters", "static_graph"])
 def test_parameters_that_no_rank_uses_do_not_delay_the_state_of_the_others(option):
-    saved = []
-    for is_ours in (True, False):
-        torch.manual_seed(0)
-        model = DistributedDataParallel(HalfUsed(), **{option: True})
-        optimizer = SGD(model.parameters())
-        handle = register(model, "topk", **EVERYTHING, optimizer=optimizer) if is_ours else None
-        for _ in range(3):
-            optimizer.zero_grad()
-            model(torch.ones(2, 8)).sum().backward()
-            optimizer.step()
-        saved.append(optimizer.state_dict()["state"])
-        if handle is not None:
-            handle.close()
-    for ours, plain in zip(saved[0].values(), saved[1].values(), strict=True):
+    options = {"make": HalfUsed, "ddp": {option: True}}
+    both = (Program("sgd", handed, **options).train(range(3)) for handed in (EVERYTHING, None))
+    saved = (each.saved()["state"].values() for each in both)
+    for ours, plain in zip(*saved, strict=True):
         torch.testing.assert_close(ours["momentum_buffer"], plain["momentum_buffer"])
 
 
@@ -254,7 +238,6 @@ def test_a_copy_goes_on_by_itself(name, how):
             assert set(copied.state[q]) == set(plain.optimizer.state[p])
             for key, value in plain.optimizer.state[p].items():
                 assert torch.equal(torch.as_tensor(copied.state[q][key]), torch.as_tensor(value))
-    ours.close()
 
 
 def pickled(optimizer):
@@ -262,9 +245,7 @@ def pickled(optimizer):
 
 
 @pytest.mark.parametrize("name", ["sgd", "nesterov"])
-@pytest.mark.parametrize(
-    "memory", ["momentum_feedback", {"id": "momentum_correction", "masking": False}], ids=str
-)
+@pytest.mark.parametrize("memory", ["momentum_feedback", CORRECTED["memory"]], ids=str)
 def test_settings_that_change_at_any_step_are_the_optimizers(name, memory):
     momenta = (0.9, 0.5, 0.8) if name == "nesterov" else (0.9, 0.0, 0.9, 0.5)
     changes = {
@@ -284,12 +265,10 @@ def test_a_compressor_takes_its_own_state_back_whatever_the_optimizers_settings(
     begun.handle.load_state_dict(state)
     resumed = Program("sgd", handed, begun, first="state")
     resumed.handle.load_state_dict(state)
-    resumed.close(), begun.close()
 
 
 @pytest.mark.parametrize(
-    "memory",
-    ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"],
+    "memory", ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"]
 )
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_moments_that_lie_on_a_device_are_copied_to_the_host(memory, decay):
@@ -316,9 +295,8 @@ def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it():
         resumed.model.load_state_dict(begun.model.state_dict())
         resumed.optimizer.load_state_dict(copy.deepcopy(saved))  # torch trains in its tensors
         resumed.handle.load_state_dict(state)
-        resumed.train(range(4, 8)).close()
+        resumed.train(range(4, 8))
         ends.append(list(resumed.model.parameters()))
-    begun.close()
     assert all(map(torch.equal, *ends))
 
 
@@ -327,27 +305,18 @@ def test_a_state_with_an_option_that_no_memory_knows_is_refused():
     state["param_groups"][0]["differentiable"] = True
     with pytest.raises(InvalidOption, match="the optimizer has differentiable"):
         ours.optimizer.load_state_dict(state)
-    ours.train(range(1)).close()
+    ours.train(range(1))
 
 
 def test_an_optimizer_that_another_compressor_has_is_refused():
     first, second = (DistributedDataParallel(nn.Linear(4, 4)) for _ in range(2))
-    optimizer = MAKERS["sgd"]([*first.parameters(), *second.parameters()])
+    optimizer = SGD([*first.parameters(), *second.parameters()])
     held = register(first, "topk", density=0.1, optimizer=optimizer)
     with pytest.raises(InvalidOption, match=r"SGD that .* belongs to .* for tensor 'weight': make"):
         register(second, "topk", density=0.1, optimizer=optimizer)
     held.close()
     second = DistributedDataParallel(second.module)
-    register(second, "topk", density=0.1, optimizer=optimizer).close()
-
-
-def test_a_compressor_of_the_same_parameters_takes_an_optimizer_over():
-    model = DistributedDataParallel(nn.Linear(4, 4))
-    optimizer = MAKERS["sgd"](model.parameters())
-    held = register(model, "topk", density=0.1, optimizer=optimizer)
-    other = DistributedDataParallel(model.module)
-    register(other, "topk", density=0.1, optimizer=optimizer, name="again").close()
-    held.close()
+    register(second, "topk", density=0.1, optimizer=optimizer)
 
 
 @every_optimizer
@@ -361,14 +330,11 @@ def test_a_second_compressor_goes_on_from_the_moments_of_the_first(name, is_clos
     options = {**WAYS[name], "optimizer": ours.optimizer, "name": "second"}
     ours.handle = register(ours.model, "topk", **options)
     assert_same(ours.train(range(6, 12)), plain)
-    first.close()
 
 
 def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_loaded():
-    model = DistributedDataParallel(nn.Linear(4, 4))
-    plain = MAKERS["sgd"](model.parameters())
+    plain = Program("sgd", EVERYTHING).optimizer
     schedule = torch.optim.lr_scheduler.StepLR(plain, step_size=1, gamma=0.5)
-    held = register(model, "topk", density=0.1, optimizer=plain)
     horovods = type(plain)(plain.param_groups, lr=0.0)
     saved = horovods.state_dict()
     saved["param_groups"][0]["lr"] = 0.5
@@ -377,14 +343,12 @@ def test_a_scheduler_of_the_plain_optimizer_works_after_horovods_optimizer_has_l
     plain.step()
     schedule.step()
     assert horovods.param_groups[0]["lr"] == 0.25
-    held.close()
 
 
 def test_a_compressor_does_not_keep_horovods_optimizer_alive():
     """As long as that exists, its hooks stay on the parameters, and no other can be made."""
-    model = DistributedDataParallel(nn.Linear(4, 4))
-    plain = MAKERS["sgd"](model.parameters())
-    held = register(model, "topk", density=0.1, optimizer=plain)
+    ours = Program("sgd", EVERYTHING)
+    plain, held = ours.optimizer, ours.handle
     horovods = type(plain)(plain.param_groups, lr=0.0)
     held._follower.meet(horovods)
     assert held._follower._optimizer is horovods
@@ -392,26 +356,16 @@ def test_a_compressor_does_not_keep_horovods_optimizer_alive():
     del horovods
     gc.collect()
     assert here() is None and held._follower._optimizer is plain
-    held.close()
 
 
 def test_weight_decay_reads_the_memory_that_a_parameter_has_now():
-    found = []
-    for is_handed in (False, True):
-        torch.manual_seed(0)
-        layer = nn.Linear(4, 4, bias=False)
-        model = DistributedDataParallel(layer)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)
-        held = register(model, "topk", optimizer=optimizer, **EVERYTHING) if is_handed else None
-        for _ in range(4):
-            optimizer.zero_grad()
-            model(torch.ones(2, 4)).sum().backward()
-            optimizer.step()
-            layer.weight.data = 2 * layer.weight.data
-        found.append(layer.weight.detach())
-        if held is not None:
-            held.close()
-    torch.testing.assert_close(*found)
+    def move(optimizer):
+        for parameter in optimizer.param_groups[0]["params"]:
+            parameter.data = 2 * parameter.data
+
+    changes = dict.fromkeys(range(4), move)
+    ours = Program("dampened", EVERYTHING).train(range(4), changes)
+    assert_same(ours, Program("dampened").train(range(4), changes))
 
 
 def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compressed():
@@ -421,4 +375,21 @@ def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compres
         held = ours.optimizer.state[parameter]
         assert held["step"] == 2
         assert ("exp_avg_sq" in held) == (name != "0.weight")
-    ours.close()
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
+def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state(monkeypatch):
+    monkeypatch.setattr(Program, "rows", 32)
+    muon = partial(torch.optim.Muon, lr=0.01, weight_decay=0.1)
+    start, ours, plain = (
+        Program(muon, handed, make=partial(nn.Linear, 8, 6, bias=False))
+        for handed in (None, EVERYTHING, None)
+    )
+    moments = [
+        each.train(range(6)).saved()["state"][0]["momentum_buffer"] for each in (ours, plain)
+    ]
+    assert (moments[0] - moments[1]).abs().max() < 0.02 * moments[1].abs().max()
+    ours = Program(muon, None, ours, make=partial(nn.Linear, 8, 6, bias=False))
+    ends = [each.train(range(6, 12)).model.module.weight for each in (ours, plain)]
+    moved = (ends[1] - start.model.module.weight).abs().max()
+    assert (ends[0] - ends[1]).abs().max() < 0.02 * moved

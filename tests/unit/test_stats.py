@@ -51,6 +51,8 @@ def test_bytes_entries_and_densities_are_those_of_the_selections():
     assert report["density_asked"] == 0.1
     assert report["tensors"]["t0"]["density_achieved"] == pytest.approx(0.1)
     assert report["tensors"]["t1"]["entries_sent"] == 4
+    assert (report["contraction"], report["staleness"]) == (None, None), "there is no telemetry"
+    assert json.loads(json.dumps(report)) == report
 
 
 def test_dense_steps_count_their_bytes_and_no_entries():
@@ -71,7 +73,7 @@ def test_a_summary_of_steps_without_compressed_tensors_shows_the_sum_of_their_by
     )
 
 
-def test_passes_and_fallbacks_of_the_search_are_counted():
+def test_passes_and_fallbacks_of_the_search_and_steps_without_own_passes_are_counted():
     """Whole numbers have ties: no threshold reaches 10 of 100, and exact top-k ends the search."""
     one_pass = configure("ldte_bs", 0.1).describe()
     one_pass["selector"] |= {"max_passes": 1, "warm_start": False}
@@ -79,12 +81,8 @@ def test_passes_and_fallbacks_of_the_search_are_counted():
     assert report["passes"] == sum(counts["passes"] for counts in report["tensors"].values()) > 0
     assert 0 < report["fallbacks"] <= report["passes"]
     assert report["one_pass"] == 0
-
-
-def test_steps_that_needed_no_pass_of_their_own_are_counted():
     report = worlds.run(1, lambda c: train(c, configure("ldte_bs", 0.1), 3))[0]
-    of_tensors = sum(counts["one_pass"] for counts in report["tensors"].values())
-    assert report["one_pass"] == of_tensors > 0
+    assert report["one_pass"] == sum(each["one_pass"] for each in report["tensors"].values()) > 0
 
 
 def test_a_failed_step_counts_its_bytes_and_nothing_else():
@@ -132,12 +130,6 @@ def test_telemetry_tells_what_is_kept_of_the_accumulated_and_how_long_it_waits(s
     assert told["contraction_of_bells"] == pytest.approx((1 - told["density_achieved"]) ** 2)
     assert 0 < told["contraction"] <= told["contraction_bound"]
     assert told["staleness"] > 1
-
-
-def test_a_report_is_json_and_without_telemetry_nothing_of_it_is_known():
-    report = worlds.run(2, lambda c: train(c, configure(density=0.1), 3))[0]
-    assert json.loads(json.dumps(report)) == report
-    assert (report["contraction"], report["staleness"]) == (None, None)
 
 
 def test_a_failed_step_leaves_no_trace_in_what_telemetry_tells():

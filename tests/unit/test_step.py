@@ -3,13 +3,10 @@
 import threading
 from unittest import mock
 
-import numpy as np
 import pytest
 import worlds
-from unit.steps import SPECS, assert_conserved, gradients, measured_step, start, start_exchange
+from unit.steps import assert_conserved, gradients, measured_step, start, start_exchange
 from worlds import configure, snapshot
-
-from hvd_sparse.step.rows import OutgoingRows
 
 IN_TWO_PHASES = configure(exchange="shared_index")
 ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
@@ -95,34 +92,6 @@ def test_a_step_counts_when_it_is_complete_and_not_before():
         return {key: steps for key, (steps, _, _) in snapshot(session).items()}
 
     assert worlds.run(2, script) == [{"t0": 1, "t1": 2, "t2": 1}] * 2
-
-
-@pytest.mark.parametrize(("factor", "divisor"), [(1.0, 1), (0.5, 2), (2.0**-3, 8)])
-def test_the_result_bears_the_factor_that_horovod_applied(factor, divisor):
-    """Sum, Average, Average with a predivide factor: read off the carrier, never told."""
-
-    def script(collective):
-        session = start(collective, configure(density=1.0))
-        reduced, ticket = start_exchange(session, (0,), gradients(collective, 0))[0]
-        return gradients(collective, 0)["t0"], session.driver.decompress(reduced * factor, ticket)
-
-    outcomes = worlds.run(2, script)
-    total = sum(given.astype(np.float64) for given, _ in outcomes).reshape(-1)
-    for _, result in outcomes:
-        assert (result * divisor).tolist() == total.tolist()
-
-
-@pytest.mark.parametrize("is_heard", [False, True])
-def test_small_gradients_wait_for_their_bucket_unless_somebody_listens(is_heard):
-    def script(collective):
-        session = start(collective, configure())
-        if is_heard:
-            session.step.spans.add(lambda span: None)
-        session.reduce(worlds.normals(SPECS, collective.rank, 0))
-
-    with mock.patch.object(OutgoingRows, "add") as waiting:
-        worlds.run(2, script)
-    assert waiting.called is not is_heard
 
 
 def test_a_bucket_whose_gradients_are_on_the_host_already_starts_at_once():

@@ -1,12 +1,18 @@
-"""The runs of the tests: slices take what the short run leaves out; the quick one can be read."""
+"""Runs of the tests: which tests they take, what they leave behind, and what the set-up lacks."""
 
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from pathlib import Path
 
+import harness
 import pytest
 import tiers
+from harness import LIMIT_S, ROOT
 from tiers import TESTS, Slice, select
 
 
@@ -56,7 +62,6 @@ def test_every_file_of_the_short_run_is_there():
     assert files >= tiers.SHORT_ON_RANKS
 
 
-ROOT = Path(__file__).resolve().parents[2]
 BESIDE = (
     "PIL", "atheris", "greenlet", "horovod", "isal", "keras", "matplotlib", "mlflow", "mpi4py",
     "numba", "rich", "sklearn", "tensorboard", "tensorflow", "tf_keras", "torch", "triton", "wandb",
@@ -93,3 +98,91 @@ def test_every_test_file_of_the_quick_run_can_be_read_there():
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "LEFT OUT: the cases of the engine numba (numba is not installed)" in done.stdout
+
+
+def test_a_folder_that_a_rank_leaves_behind_is_deleted_with_its_launch():
+    program = "import harness, tempfile; harness.report(0, tempfile.mkdtemp())"
+    (left,) = harness._run([sys.executable], 1, "-c", program).check()
+    assert Path(left).parent.parent == Path(tempfile.gettempdir())
+    assert not Path(left).parent.exists()
+
+
+def test_an_interrupt_ends_the_ranks(tmp_path):
+    here, began = threading.get_ident(), tmp_path / "began"
+    program = f"import os, time; open({str(began)!r}, 'w').write(str(os.getpid())); time.sleep(999)"
+
+    def interrupt():
+        while not (began.exists() and began.read_text()):
+            time.sleep(0.01)
+        signal.pthread_kill(here, signal.SIGINT)
+
+    # Whoever started pytest may have had interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            harness._run([sys.executable], 1, "-c", program)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not Path(f"/proc/{began.read_text()}").exists()
+
+
+def test_a_test_may_leave_a_folder_behind():
+    left = Path(tempfile.mkdtemp())
+    assert left.parent.name.startswith("hvd-")
+
+
+@pytest.mark.full
+def test_what_a_test_leaves_behind_is_deleted_at_the_end_of_the_run(tmp_path):
+    name = test_a_test_may_leave_a_folder_behind.__name__
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    others = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, f"{__file__}::{name}"],
+        cwd=ROOT,
+        env={**others, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not list(tmp_path.glob("hvd-*"))
+
+
+OTHERS = ("g++", "make", "cmake", "mpicxx", "mpirun")
+WITHOUT_VENV = """\
+case "$2" in
+    *print*) echo python3.12 ;;
+    *sys.exit*) exit 0 ;;
+    *) exit 1 ;;
+esac
+"""
+
+
+def complaint_of(folder, python):
+    """Return what the script reports to a user who is not root; ``python`` is the interpreter's
+    script."""
+    programs = {**dict.fromkeys(OTHERS, "exit 0"), "id": "echo 1000", "python3": python}
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    own = {"PYTHON": "python3", "HVD_SPARSE_VENV": str(folder / "venv")}
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / "scripts" / "setup"],
+        env={**os.environ, **own, "PATH": path, "XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 1 and not (folder / "venv").exists()
+    return done.stderr
+
+
+def test_a_python_of_another_version_is_not_taken_for_a_missing_package(tmp_path):
+    said = complaint_of(tmp_path, "exit 1")
+    assert "no Python 3.10 to 3.12 found" in said and "packages are missing" not in said
+
+
+def test_missing_packages_of_python_are_those_of_the_interpreter_in_use(tmp_path):
+    said = complaint_of(tmp_path, WITHOUT_VENV)
+    assert "sudo apt-get update && sudo apt-get install -y python3.12-venv python3.12-dev" in said

@@ -187,10 +187,19 @@ def test_the_garbage_collector_may_close_it_in_a_thread_that_holds_its_lock(here
         here.close()
 
 
-def test_a_tensor_that_comes_while_the_ranks_are_asked_ends_nothing(here, ends):
+def submit_the_next_steps(ledger):
+    ledger.end("a")
+    ledger.begin("a")
+
+
+def reach_a_collective(ledger):
+    ledger.reached_s = clock.now_s + 1
+
+
+@pytest.mark.parametrize("comes", [submit_the_next_steps, reach_a_collective])
+def test_what_comes_while_the_ranks_are_asked_ends_nothing(here, ends, comes):
     def answer(submitted):
-        here.ledger.end("a")
-        here.ledger.begin("a")  # the next step's
+        comes(here.ledger)
         return Answer(1, 0, ["a"], "it is somewhere")
 
     port = Port(answer)
@@ -210,19 +219,6 @@ def test_a_long_save_does_not_age_while_collectives_arrive(stopped, here):
         assert here.ledger.oldest() == ("save", 1, pytest.approx(0.9 * LIMIT_S))
         assert waits.wait(LIMIT_S) == "result"
     assert here.ledger.oldest() == ("save", 1, 0.0)
-
-
-def test_a_collective_that_arrives_while_the_ranks_are_asked_ends_nothing(here, ends):
-    def answer(submitted):
-        here.ledger.reached_s = clock.now_s + 1
-        return Answer(1, 0, ["save"], "it is somewhere")
-
-    port = Port(answer)
-    here.meet([Endpoint(1, ("127.0.0.1",), port.number, port.token)])
-    here.ledger.begin("save")
-    here._judge(LIMIT_S, "save", 1, 1.1 * LIMIT_S)
-    port.close()
-    assert not ends
 
 
 def test_ranks_that_have_submitted_less_lag(here, start_peer):
