@@ -1,7 +1,7 @@
 """Compares the times of whole training steps on one machine: dense, fp16 and sparse.
 
     python -m benchmarks waiting                    a small GPT of 29 tensors on 2 ranks, AdamW
-    python -m benchmarks waiting --steps 1000 --ranks 4 --no-padding
+    python -m benchmarks waiting --steps 1000 --ranks 4
 
 Every way has its own copy of the network. The ways make steps in turn, in an order that changes at
 every step. All ranks meet before each step. Therefore the compared steps of all ways are made at
@@ -49,14 +49,11 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Embedding(LETTERS, WIDTH), *layers)
 
 
-def trained_by(way: str, pads: bool) -> tuple[nn.Module, Any]:
+def trained_by(way: str) -> tuple[nn.Module, Any]:
     import horovod.torch as hvd
 
     from hvd_sparse.torch import Compression
-    from hvd_sparse.wire import padding
 
-    if not pads:
-        padding.MOST_PADDED = 0
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     named = [(f"{way}.{name}", parameter) for name, parameter in model.named_parameters()]
@@ -75,7 +72,7 @@ def work(options: argparse.Namespace) -> None:
     hvd.init()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    ways = {way: trained_by(way, options.padding) for way in options.ways}
+    ways = {way: trained_by(way) for way in options.ways}
     letters = torch.randint(LETTERS, (BATCH, LENGTH))
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     order = random.Random(0)
@@ -115,16 +112,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help=steps)
     ways = "dense, fp16 or our methods (default: dense fp16 ldte_bs)"
     parser.add_argument("--ways", nargs="+", default=["dense", "fp16", "ldte_bs"], help=ways)
-    unpadded = "do not pad our messages to few different lengths"
-    parser.add_argument("--no-padding", dest="padding", action="store_false", help=unpadded)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work(options)
         return
     arguments = ["--worker", "--steps", str(options.steps), "--ways", *options.ways]
-    if not options.padding:
-        arguments.append("--no-padding")
     show(launch("benchmarks.waiting", options.ranks, *arguments, limit_s=LIMIT_S)[0])
 
 

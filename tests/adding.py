@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from blocks import ROOT, Block, blocks_of
+from programs import run
 
 PAGE = ROOT / "docs" / "guide" / "extending.md"
 NEEDED = ("hvd_sparse", "tests", "docs/methods", "scripts/lib", "pyproject.toml")
@@ -84,14 +85,7 @@ def _add_to_class(path: Path, name: str, text: str) -> None:
 
 def tried(checkout: Path, chosen: str, *files: str) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
-    return subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
-            *([] if any("/frontends/" in each for each in files) else ["--quick"]),
-            *("-k", chosen, *files),
-        ],
-        cwd=checkout,
-        env={**variables, "PYTHONPATH": str(checkout)},
-        capture_output=True,
-        text=True,
-    )
+    variables["PYTHONPATH"] = str(checkout)
+    pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    quick = [] if any("/frontends/" in each for each in files) else ["--quick"]
+    return run(*pytest, *quick, "-k", chosen, *files, cwd=checkout, variables=variables)

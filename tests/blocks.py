@@ -20,9 +20,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness import ROOT
 from markdown_it import MarkdownIt
 
-ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"<!-- (runs|shown): (.+?) -->\s*\Z", re.DOTALL)
 LANGUAGES = ("python", "sh", "markdown")
 PLACES = {

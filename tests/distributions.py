@@ -69,16 +69,14 @@ def squares(x: np.ndarray) -> float:
 
 
 @cache
-def after_error_feedback(
-    name: str, density: float, numel: int = 10_000, steps: int = 1_000
-) -> np.ndarray:
+def after_error_feedback(name: str, density: float) -> np.ndarray:
     """Return a vector from which the next step would select, after many steps of exact top-k with
     error feedback.
 
     Every entry has its own scale and a small drift. Gradients are slices at random places of one
     long random vector, which is faster than new random numbers.
     """
-    rng = np.random.default_rng(7)
+    numel, steps, rng = 10_000, 1_000, np.random.default_rng(7)
     count = int(numel * density)
     pool = draw(name, 8 * numel, seed=1)
     scales = rng.lognormal(0, 0.5, numel).astype(np.float32)

@@ -21,7 +21,7 @@ def make_cifar10(folder: Path, images: int = 16) -> None:
         (inside / name).write_bytes(pickle.dumps(batch, protocol=2))
 
 
-def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60, 48)) -> None:
+def make_image_folder(folder: Path) -> None:
     """Write folders train and val with two classes of images: one in JPEG, one in PNG."""
     from PIL import Image
 
@@ -29,8 +29,8 @@ def make_image_folder(folder: Path, images: int = 8, size: tuple[int, int] = (60
     for part in ("train", "val"):
         for name, ending, mean in (("n01", ".JPEG", 60), ("n02", ".png", 190)):
             (folder / part / name).mkdir(parents=True)
-            for number in range(images):
-                pixels = rng.integers(mean - 40, mean + 40, (size[1], size[0], 3), np.uint8)
+            for number in range(8):
+                pixels = rng.integers(mean - 40, mean + 40, (48, 60, 3), np.uint8)
                 Image.fromarray(pixels).save(folder / part / name / f"{number}{ending}")
 
 

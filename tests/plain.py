@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from harness import LIMIT_S, ROOT
+from harness import ROOT
+from programs import run
 
 
 def run_plain(
@@ -25,11 +26,6 @@ def run_plain(
         for key, value in os.environ.items()
         if not key.startswith(("HOROVOD_", "OMPI_", "PYTHON"))
     }
-    return subprocess.run(
-        [sys.executable, "-S", "-m", module, *arguments],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(site)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    environment["PYTHONPATH"] = str(site)
+    command = (sys.executable, "-S", "-m", module, *arguments)
+    return run(*command, cwd=folder, variables=environment)

@@ -7,46 +7,56 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from harness import LIMIT_S, PATHS
 from installed import python_path
 
-TESTS = Path(__file__).parent
 
-
-def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path,
+    cwd: Path | None = None,
+    variables: Mapping[str, str] = os.environ,
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, in an environment of ``variables`` and ``more``."""
     return subprocess.run(
-        [sys.executable, *arguments],
+        command,
+        cwd=cwd,
+        env={**variables, **more},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        env={**os.environ, **python_path(), **environment},
+        timeout=LIMIT_S,
     )
+
+
+def put_program(path: Path, script: str) -> None:
+    """Write a program in the language of bash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+
+
+def run_python(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, *arguments, **{**python_path(), **environment})
 
 
 def run_documented(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = folder / "bin" / "hvd-sparse"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hvd_sparse "$@"\n')
-    command.chmod(0o755)
-    return subprocess.run(
-        ["sh", "-e", "-c", text],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": os.pathsep.join(
-                [str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
-            ),
-            "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]),
-            "TF_USE_LEGACY_KERAS": "1",
-            "OMP_NUM_THREADS": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        },
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
+    put_program(command, f'exec "{sys.executable}" -m hvd_sparse "$@"')
+    path = [str(command.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {
+        "PATH": os.pathsep.join(path),
+        "PYTHONPATH": os.pathsep.join(PATHS),
+        "TF_USE_LEGACY_KERAS": "1",
+        "OMP_NUM_THREADS": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    return run("sh", "-e", "-c", text, cwd=folder, **environment)
 
 
 def run_quick_bench(bench: str, folder: Path, *packages: str) -> tuple[str, Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,20 +18,17 @@ class Recorded:
     """Gradient + residual of one tensor at one step of a training with exact top-k and error
     feedback."""
 
-    model: str
-    tensor: str
-    kind: str
-    shape: tuple[int, ...]
+    name: str
     step: int
     density: float
     values: np.ndarray
 
     def __str__(self) -> str:
-        return f"{self.model}-{self.tensor}-{self.step}-{self.density:g}"
+        return f"{self.name}-{self.step}-{self.density:g}"
 
 
 @functools.cache
-def _load() -> tuple[Recorded, ...]:
+def recorded() -> tuple[Recorded, ...]:
     entries = json.loads((FOLDER / "manifest.json").read_text(encoding="utf-8"))["vectors"]
     arrays = {}
     for file in {entry["file"] for entry in entries}:
@@ -48,13 +44,5 @@ def _recorded(entry: dict, values: np.ndarray) -> Recorded:
             f"{entry['key']} in {FOLDER} is not what the manifest says: record the gradients again"
         )
     values.flags.writeable = False
-    names = ("model", "tensor", "kind", "step", "density")
-    return Recorded(
-        **{name: entry[name] for name in names}, shape=tuple(entry["shape"]), values=values
-    )
-
-
-def recorded(**wanted: object) -> Iterator[Recorded]:
-    for vector in _load():
-        if all(getattr(vector, name) == value for name, value in wanted.items()):
-            yield vector
+    name = f"{entry['model']}-{entry['tensor']}"
+    return Recorded(name, entry["step"], entry["density"], values)

@@ -59,11 +59,14 @@ class Around:
 
 
 def residuals(session: Session) -> dict[str, np.ndarray]:
-    """Return a rank's residuals after its last good step, for every tensor that had a step."""
-    states = session.step.transactions.settle_all()
-    return {
-        session.step.specs[i].key: s.memory.arrays()["residual"].copy() for i, s in states.items()
-    }
+    """Return a rank's residuals after its last good step, for every tensor that had a step: flat,
+    with zeros where another rank of a node keeps the residual."""
+    kept = {}
+    for position, state in session.step.transactions.settle_all().items():
+        spec = session.step.specs[position]
+        kept[spec.key] = np.zeros(spec.numel, spec.accumulator)
+        kept[spec.key][state.part] = state.memory.arrays()["residual"]
+    return kept
 
 
 def snapshot(session: Session) -> dict[str, tuple[int, float | None, bytes]]:

@@ -9,11 +9,13 @@ import numpy as np
 from benchmarks.network.spans import PHASES
 
 
-def by_round(rows: list[dict[str, Any]], method: str, what: str = "total") -> np.ndarray:
+def by_round(rows: list[dict[str, Any]], method: str) -> np.ndarray:
     rounds = sorted({row["round"] for row in rows})
     return np.array(
         [
-            np.median([row[what] for row in rows if row["method"] == method and row["round"] == r])
+            np.median(
+                [row["total"] for row in rows if row["method"] == method and row["round"] == r]
+            )
             for r in rounds
         ]
     )

@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from email.parser import Parser
 
 import pytest
-from harness import LIMIT_S, ROOT
+from harness import ROOT
+from programs import run
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,7 @@ def folder(tmp_path_factory):
         "print('in', build_meta.prepare_metadata_for_build_wheel('out'))"
     )
     (copy / "out").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", backend], cwd=copy, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    done = run(sys.executable, "-c", backend, cwd=copy)
     assert done.returncode == 0, done.stderr
     assert "Deprecat" not in done.stderr, done.stderr
     return copy / "out" / done.stdout.splitlines()[-1].removeprefix("in ")

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import worlds
 from cases import Case
-from worlds import bits_of
+from worlds import bits_of, residuals
 
 from hvd_sparse.errors import NonFiniteGradient, PeerFailure
 from hvd_sparse.selectors.contract import DensitySelector, Found
@@ -34,36 +34,25 @@ def configured(exchange, selector="topk", **options):
     return replace(worlds.configure(selector, DENSITY, **options), exchange=exchange)
 
 
-def whole_residuals(session):
-    kept = {}
-    for position, state in session.step.transactions.settle_all().items():
-        spec = session.step.specs[position]
-        full = np.zeros(spec.numel, spec.accumulator)
-        full[state.part] = state.memory.arrays()["residual"]
-        kept[spec.key] = full
-    return kept
-
-
-def run_steps(configuration, world_size, gradients, steps=STEPS, pace_of=None):
-    """Return for every rank the gradients, the results, the residuals and the session.
+def run_steps(
+    configuration, world_size, gradients, steps=STEPS, *, specs=SPECS, pace_of=None, **options
+):
+    """Return for every rank the gradients, the results, the residuals and the session, whose
+    results are sums unless ``options`` say otherwise.
 
     pace_of : function of a step's number, for schedules that depend on the learning rate
     """
 
     def script(collective):
-        session, given, applied = Session(configuration, SPECS, collective, average=False), [], []
+        session = Session(configuration, specs, collective, **{"average": False, **options})
+        given, applied = [], []
         for step in range(steps):
             if pace_of is not None:
                 pace = pace_of(step)
                 session.step.pace_of = lambda position, pace=pace: pace
             given.append(gradients(collective.rank, step))
             applied.append(session.reduce(given[-1]))
-        return {
-            "given": given,
-            "applied": applied,
-            "kept": whole_residuals(session),
-            "session": session,
-        }
+        return {"given": given, "applied": applied, "kept": residuals(session), "session": session}
 
     return worlds.run(world_size, script)
 
@@ -108,17 +97,14 @@ def check_replicas(exchange, world_size, **options):
         run_steps(configured(exchange, **options), world_size, normals),
         run_steps(configured(exchange, Everything(DENSITY), **options), world_size, uneven),
     ):
-        first, *others = outcomes
-        for other in others:
-            for step in range(STEPS):
-                for spec in SPECS:
-                    same = worlds.same_bits(
-                        first["applied"][step][spec.key], other["applied"][step][spec.key]
-                    )
-                    assert same, (
-                        f"ranks apply different bits: world of {world_size}, step {step}, "
-                        f"{spec.key}"
-                    )
+        assert_replicas(outcomes)
+
+
+def assert_replicas(outcomes):
+    for step, (first, *others) in enumerate(zip(*(each["applied"] for each in outcomes))):
+        for key, expected in first.items():
+            is_same = all(worlds.same_bits(other[key], expected) for other in others)
+            assert is_same, f"ranks apply different bits: {key} at step {step}"
 
 
 def check_conservation(exchange, world_size, **options):
@@ -145,32 +131,34 @@ def with_one_bad_step(session, broken, scale=1.0):
     finite."""
     rank = session.collective.rank
     session.reduce(integers(rank, 0), scale)
-    before, results, error = whole_residuals(session), None, None
+    before, results, error = residuals(session), None, None
     try:
         results = session.reduce(broken, scale)
     except Exception as raised:
         error = raised
-    after, then = whole_residuals(session), session.reduce(integers(rank, 2), scale)
+    after, then = residuals(session), session.reduce(integers(rank, 2), scale)
     return before, after, results, error, all(np.isfinite(value).all() for value in then.values())
 
 
-def with_nan(rank, faulty):
-    broken = integers(rank, 1)
-    if rank == faulty:
-        broken["t1"][0, 0] = np.nan
-    return broken
+def with_nan(configuration, world_size):
+    """Return for every rank the gradients of a step in which the last rank has a NaN, and what
+    ``with_one_bad_step`` returns."""
+
+    def script(collective):
+        session = Session(configuration, SPECS, collective, average=False)
+        broken = integers(collective.rank, 1)
+        if collective.rank == world_size - 1:
+            broken["t1"][0, 0] = np.nan
+        return broken, *with_one_bad_step(session, broken)
+
+    return worlds.run(world_size, script)
 
 
 def check_failures(exchange, world_size, **options):
     configuration = configured(exchange, on_nonfinite="raise", **options)
-
-    def script(collective):
-        session = Session(configuration, SPECS, collective, average=False)
-        return with_one_bad_step(session, with_nan(collective.rank, world_size - 1))
-
     named = f"rank {world_size - 1}: NonFiniteGradient: tensor 't1': 1 of 63 entries"
-    for rank, outcome in enumerate(worlds.run(world_size, script)):
-        before, after, _, error, is_finite = outcome
+    for rank, outcome in enumerate(with_nan(configuration, world_size)):
+        _, before, after, _, error, is_finite = outcome
         assert isinstance(error, PeerFailure), f"rank {rank}: {error!r}"
         assert named in str(error), f"rank {rank}: {error}"
         assert bits_of(after) == bits_of(before), f"rank {rank}: the failed step left a trace"
@@ -216,13 +204,7 @@ def check_range_of(exchange):
 def check_nonfinite(exchange, world_size, rollback, selector="topk", **options):
     """If one rank has NaN, all ranks get NaN in this tensor, and no entry is lost."""
     configuration = configured(exchange, selector, rollback=rollback, **options)
-
-    def script(collective):
-        session = Session(configuration, SPECS, collective, average=False)
-        broken = with_nan(collective.rank, world_size - 1)
-        return broken, *with_one_bad_step(session, broken)
-
-    for rank, outcome in enumerate(worlds.run(world_size, script)):
+    for rank, outcome in enumerate(with_nan(configuration, world_size)):
         broken, before, after, results, error, is_finite = outcome
         assert error is None, f"rank {rank}: {error!r}"
         good = {key: bool(np.isfinite(value).all()) for key, value in results.items()}

@@ -119,19 +119,11 @@ def repaired_messages(data: bytes, world_size: int) -> bytes:
 
 def seeds(name: str) -> list[bytes]:
     if name.startswith("messages"):
-        entries = write_message(
-            0, 7, 99, {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}, (2, 4)
-        ).tobytes()
-        first = [
-            entries,
-            write_error(0, 3, 5, "größe").tobytes(),
-            write_message(0, 0, 0, {}).tobytes(),
-        ]
-        return (
-            [data + write_message(1, 7, 99, {}).tobytes() for data in first]
-            if name.endswith("2")
-            else first
-        )
+        frames = {4: INDEX_VALUE.encode(selection_of((1, 5), 9))}
+        first = [write_message(0, 7, 99, frames, (2, 4)), write_error(0, 3, 5, "größe")]
+        first.append(write_message(0, 0, 0, {}))
+        second = [write_message(1, 7, 99, {})] if name.endswith("2") else []
+        return [b"".join(each.tobytes() for each in (one, *second)) for one in first]
     codec = dict(zip(map(str, cases.CODECS), cases.CODECS))[name].create(CODECS)
     chosen = [((), 0), ((0,), 1), ((1, 4, 6), 7), (range(20), 20), ((3, 64, 900), 1_000)]
     if codec.id not in ENTRY_BY_ENTRY:

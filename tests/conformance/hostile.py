@@ -5,7 +5,7 @@ from distributions import draw
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.arrays import aligned_zeros
-from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.types import Selection
 
 SIZES = (1, 2, 12, 17, 31)
@@ -100,64 +100,61 @@ def ask_both(kernels, x, threshold, count):
 
 
 def _questions(x, gradient, threshold, count, indices):
-    taken = Selection(indices, x, 3 * x.size + 1)
+    taken, aim = Selection(indices, x, 3 * x.size + 1), Aim(threshold or 1e-300, count)
+    parts = [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4]
 
-    def fused(kernels, in_place):
-        residual = x.copy() if in_place else x
-        out = residual if in_place else aligned_zeros(x.size, x.dtype)
-        taking = kernels.accumulate_and_take(
-            gradient, residual, out, Aim(threshold or 1e-300, count)
+    def added(kernels, name, *aim):
+        kernel, out, residual = getattr(kernels, name), nines(x.size, x.dtype), x.copy()
+        answers = (
+            told(kernel(gradient, x, out, *aim)),
+            told(kernel(gradient, residual, residual, *aim)),
         )
-        return bits(x), bits(out), taking.nonfinite, entry_bits(taking.taken)
+        return answers, bits(x), bits(out), bits(residual)
 
-    def accumulated(kernels, in_place):
-        residual = x.copy() if in_place else x
-        out = residual if in_place else np.full_like(x, 9)
-        moments = kernels.accumulate(gradient, residual, out)
-        told = repr(moments.abs_max), moments.nonzeros, moments.is_finite
-        return bits(x), bits(out), *told
+    def trimmed(kernels):
+        out = nines(taken.numel, x.dtype)
+        return (
+            told(kernels.trim(taken, count, out)),
+            told(kernels.trim(taken, count, None)),
+            bits(out),
+        )
 
-    def trimmed(kernels, gives_back):
-        out = np.full(taken.numel, 9, x.dtype) if gives_back else None
-        kept, least = kernels.trim(taken, count, out)
-        return entry_bits(kept), repr(least), None if out is None else bits(out)
-
-    def scattered(kernels):
-        out = np.full(taken.numel, 9, x.dtype)
-        kernels.restore(out, taken)
-        kernels.scatter_add(out, indices, x)
-        added = bits(out)
-        kernels.clear(out, indices)
-        return added, bits(out)
-
-    def assembled(kernels):
-        out = np.full(taken.numel, 9, x.dtype)
-        parts = [taken, Selection.empty(taken.numel, x.dtype), taken][: count % 4]
-        kernels.assemble(out, parts, 1 / (1 + count % 3))
+    def written(kernels, name, *given):
+        out = nines(taken.numel, x.dtype)
+        getattr(kernels, name)(out, *given)
         return bits(out)
 
-    def counted(kernels):
-        number, few = kernels.count_and_take(x, threshold or 1e-300, count)
-        return number, entry_bits(few)
-
-    def few(kernels):
-        number, largest = kernels.take_at_most(x, threshold, count)
-        return number, entry_bits(largest)
-
     return {
-        "moments": lambda kernels: repr(kernels.moments(x).abs_max)
-        + str(kernels.moments(x).nonzeros),
-        "count_at_least": lambda kernels: kernels.count_at_least(x, threshold),
-        "take_at_least": lambda kernels: entry_bits(kernels.take_at_least(x, threshold)),
-        "take_largest": lambda kernels: entry_bits(kernels.take_largest(x, count)),
-        "count_and_take": counted,
-        "take_at_most": few,
-        "accumulate": lambda kernels: (accumulated(kernels, False), accumulated(kernels, True)),
-        "accumulate_and_take": lambda kernels: (fused(kernels, False), fused(kernels, True)),
-        "trim": lambda kernels: (trimmed(kernels, False), trimmed(kernels, True)),
-        "restore, clear and scatter_add": scattered,
-        "assemble": assembled,
+        "moments": lambda kernels: told(kernels.moments(x)),
+        "count_at_least": lambda kernels: told(kernels.count_at_least(x, threshold)),
+        "take_at_least": lambda kernels: told(kernels.take_at_least(x, threshold)),
+        "take_largest": lambda kernels: told(kernels.take_largest(x, count)),
+        "count_and_take": lambda kernels: told(kernels.count_and_take(x, *aim)),
+        "take_at_most": lambda kernels: told(kernels.take_at_most(x, threshold, count)),
+        "accumulate": lambda kernels: added(kernels, "accumulate"),
+        "accumulate_and_take": lambda kernels: added(kernels, "accumulate_and_take", aim),
+        "trim": trimmed,
+        "restore": lambda kernels: written(kernels, "restore", taken),
+        "clear": lambda kernels: written(kernels, "clear", indices),
+        "scatter_add": lambda kernels: written(kernels, "scatter_add", indices, x),
+        "assemble": lambda kernels: written(kernels, "assemble", parts, 1 / (1 + count % 3)),
     }
+
+
+def nines(numel, dtype):
+    """Return memory with what was there before."""
+    out = aligned_zeros(numel, dtype)
+    out += out.dtype.type(9)
+    return out
+
+
+def told(answer):
+    """Return of a kernel's answer what is the same with every engine: all but a sum of many."""
+    if isinstance(answer, Moments):
+        return repr(answer.abs_max), answer.nonzeros, answer.is_finite
+    if isinstance(answer, Selection):
+        return entry_bits(answer)
+    return list(map(told, answer)) if isinstance(answer, tuple) else answer
 
 
 def bits(x):

@@ -19,18 +19,19 @@ def residual_of(state):
     return state.arrays()["residual"].copy()
 
 
-def step(state, gradient, sent, kernels=reference):
+def make_step(state, gradient, nth=4, ranks=1):
+    """Send every ``nth`` entry; return the accumulated vector and what was sent."""
     with untouched(gradient):
-        accumulated = state.compensate(gradient, kernels).vector.copy()
-    selection = sent(accumulated)
-    state.update(selection, True, kernels)
+        accumulated = state.compensate(gradient, reference, ranks).vector.copy()
+    selection = every_nth(accumulated, nth)
+    state.update(selection, True, reference)
     return accumulated, selection
 
 
 def after_a_step(memory, *, rollback):
     """Return the state of a tensor after one step, and what the step has sent."""
     state = memory.create(TensorSpec("t", (30, 10), "float32"), rollback=rollback)
-    _, sent = step(state, draw("normal", 300, seed=1), lambda x: every_nth(x, 4))
+    _, sent = make_step(state, draw("normal", 300, seed=1))
     state.commit()
     return state, sent
 
@@ -42,7 +43,7 @@ def check_split_is_exact(memory, name, dtype, *, rollback):
     residual = np.zeros(numel, dtype)
     for seed in range(4):
         gradient = draw(name, numel, dtype, seed)
-        accumulated, sent = step(state, gradient, lambda x: every_nth(x, 3))
+        accumulated, sent = make_step(state, gradient, 3)
         expected = (
             np.array([r + g for r, g in zip(residual, gradient)], dtype)
             if memory.adds_gradient
@@ -94,7 +95,7 @@ def check_finish_leaves_its_input(memory):
         before = {}
         for seed in (2, 3):
             if is_compressed:
-                step(state, draw("normal", 200, seed=seed), lambda x: every_nth(x, 4))
+                make_step(state, draw("normal", 200, seed=seed))
             with untouched(reduced, parameter):
                 state.finish(reduced, parameter, is_compressed, reference)
             if not before:
@@ -126,13 +127,10 @@ def check_roll_back_restores_bits(memory, *, dense):
             state.compensate(draw("lognormal", 300, seed=2), reference)
             state.take_all()
         else:
-            step(state, draw("lognormal", 300, seed=2), lambda x: every_nth(x, 4))
+            make_step(state, draw("lognormal", 300, seed=2))
         state.roll_back()
         assert bits_of(state.arrays()) == before, "a failed step left a trace"
-    next_ones = [
-        step(s, draw("uniform", 300, seed=3), lambda x: every_nth(x, 4))[0].tobytes()
-        for s in (state, twin)
-    ]
+    next_ones = [make_step(s, draw("uniform", 300, seed=3))[0].tobytes() for s in (state, twin)]
     assert next_ones[0] == next_ones[1], "the step after a failed one begins elsewhere"
 
 

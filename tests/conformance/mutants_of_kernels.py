@@ -23,15 +23,9 @@ FAULTS = {
         "maximum without abs": text("magnitudes.max(", "x.max("),
         "float32 sum": text("magnitudes.sum(dtype=np.float64)", "magnitudes.sum(dtype=x.dtype)"),
     },
-    "tail": {
-        "tail > for >=": text("_reaching(magnitudes, threshold)", "magnitudes > rounded"),
-    },
-    "digit_counts": {
-        "bytes of the signed entries": text("np.abs(x)", "np.maximum(x, 0)"),
-    },
-    "chunk_norms": {
-        "chunks without their magnitudes": text("np.abs(x)", "np.maximum(x, 0)"),
-    },
+    "tail": {"tail > for >=": text("_reaching(magnitudes, threshold)", "magnitudes > rounded")},
+    "digit_counts": {"bytes of the signed entries": text("np.abs(x)", "np.maximum(x, 0)")},
+    "chunk_norms": {"chunks without their magnitudes": text("np.abs(x)", "np.maximum(x, 0)")},
     "count_at_least": {
         "count > for >=": text(">= rounded", "> rounded"),
         "threshold not rounded": text("x.dtype.type(threshold)", "np.float64(threshold)"),
@@ -64,16 +58,11 @@ FAULTS = {
         "ties to the higher index": text(LARGEST, "_largest(x[::-1], min(count, x.size))[::-1]"),
         "first k by position": text(LARGEST, "(x != 0) & (np.cumsum(x != 0) <= count)"),
     },
-    "take_bins": {
-        "bins take zeros": text(" & (limits > 0) & (accumulated != 0)", ""),
-    },
-    "accumulate": {
-        "sum: NaN reaches the residual": text("if not found.is_finite:", "if False:"),
-    },
+    "take_bins": {"bins take zeros": text(" & (limits > 0) & (accumulated != 0)", "")},
+    "accumulate": {"sum: NaN reaches the residual": text("if not found.is_finite:", "if False:")},
     "accumulate_and_take": {
         "fused: the tail is written before it is looked at": text(
-            "np.copyto(",
-            "out[out.size & ~15 :] = accumulated[out.size & ~15 :]\n    np.copyto(",
+            "np.copyto(", "out[out.size & ~15 :] = accumulated[out.size & ~15 :]\n    np.copyto("
         ),
         "fused: takes zeros where the threshold rounds to zero": text(
             "_reaching(magnitudes, aim.threshold)",
@@ -117,16 +106,12 @@ FAULTS = {
         ),
         "trim: largest value for the smallest": text(".min()", ".max()"),
     },
-    "restore": {
-        "restore: adds": text("] =", "] +="),
-    },
+    "restore": {"restore: adds": text("] =", "] +=")},
     "clear": {
         "residual not cleared": text("residual[indices] = 0.0", "pass"),
         "cleared to -0.0": text("0.0", "-0.0"),
     },
-    "scatter_add": {
-        "scatter overwrites": text("+=", "="),
-    },
+    "scatter_add": {"scatter overwrites": text("+=", "=")},
     "assemble": {
         "assemble adds to what was there": text("out[:] = 0", "pass"),
         "assemble multiplies the sum": text(

@@ -106,7 +106,7 @@ OF_LIMITS = {
         "selectors.ldte_bs.search_threshold",
         "len(widths) <= max_passes and ",
         "",
-    ),
+    )
 }
 OF_PASSES = {
     "an extra counting pass": text(

@@ -143,10 +143,4 @@ def check_gaps(kernels):
             assert kernels.unpack_gaps(np.frombuffer(other, np.uint8), len(indices), numel) is None
 
 
-PACKING = (
-    check_brain_codes,
-    check_brain_values,
-    check_blocks,
-    check_few_bits,
-    check_gaps,
-)
+PACKING = (check_brain_codes, check_brain_values, check_blocks, check_few_bits, check_gaps)

@@ -2,7 +2,7 @@
 with them."""
 
 import worlds
-from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
+from conformance.exchange_checks import SPECS, configured, integers
 
 from hvd_sparse.errors import PeerFailure, RankMismatch, SparseError
 from hvd_sparse.step.session import Session
@@ -59,10 +59,10 @@ def deliver_again(configuration, name, ranks, **options):
         end = Replaying(collective)
         session = Session(configuration, SPECS, end, **options)
         assert step_of(session, 0) is None
-        before = worlds.bits_of(whole_residuals(session))
+        before = worlds.bits_of(worlds.residuals(session))
         end.again = name if collective.rank in ranks else None
         error, end.again = step_of(session, 1), None
-        after = worlds.bits_of(whole_residuals(session))
+        after = worlds.bits_of(worlds.residuals(session))
         assert error is None or after == before, "a refused step left a trace"
         return error, step_of(session, 1)
 

@@ -69,15 +69,6 @@ def test_a_carrier_of_the_last_step_is_refused_and_what_travels_dense_behind_it(
         assert error is not None or isinstance(then, RankMismatch)
 
 
-def test_steps_that_come_in_time_go_on():
-    """Or the tests above could pass for the wrong reason."""
-    for configuration in CONFIGURATIONS.values():
-        assert (
-            deliver_again(configuration, "never", range(WORLD), buckets=BUCKETS)
-            == [(None, None)] * WORLD
-        )
-
-
 def test_the_step_is_that_of_the_tensors_that_travel_and_not_of_the_bucket_or_the_rank():
     def script(collective):
         session = Session(

@@ -7,6 +7,7 @@ from conformance import selector_checks
 from conformance.pass_checks import check_few_passes_where_no_threshold_is, check_passes_on_all
 from conformance.selector_checks import DENSITIES
 from distributions import ALL, draw
+from recorded import recorded
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import ENGINES, SELECTORS
@@ -45,6 +46,13 @@ def select(case, density, x):
 def test_selection_keeps_count_order_ties_and_inputs_on_every_distribution(engine, case, density):
     selector = case.create(SELECTORS, density=density)
     selector_checks.check_everything(selector, engine.create(ENGINES).kernels)
+
+
+@selectors
+def test_selectors_keep_their_promises_on_real_gradients(case):
+    for each in recorded():
+        if each.step in (1, 300):
+            selector_checks.check_found(case.create(SELECTORS, density=each.density), each.values)
 
 
 @selectors

@@ -1,4 +1,4 @@
-"""The engine torch on a device: whose memory is closed, and whose copies are late."""
+"""The engine torch, and steps, on a device whose memory is closed and whose copies are late."""
 
 import signal
 
@@ -26,11 +26,6 @@ MAY_ADD_INTEGERS = {"digit_counts": ["scatter_add_"]}
 
 
 WORKER = "devices.engine_worker"
-
-
-@pytest.fixture(scope="module")
-def counted():
-    return told_by(WORKER, "waits", **ON_THE_CPU)
 
 
 @pytest.mark.full
@@ -63,12 +58,10 @@ def test_a_broken_engine_is_caught(mutant, code, words):
     assert words in done.stderr
 
 
-def test_a_kernel_waits_for_the_device_no_more_often_than_is_said(counted):
+def test_a_kernel_waits_for_the_device_no_more_often_than_is_said_and_never_behind_its_back():
+    counted = told_by(WORKER, "waits", **ON_THE_CPU)
     assert counted["waits"] == {name: WAITS.get(name, 1) for name in counted["waits"]}
     assert set(WAITS) < set(counted["waits"])
-
-
-def test_no_kernel_uses_an_operation_that_waits_behind_its_back(counted):
     expected = {name: MAY_ADD_INTEGERS.get(name, []) for name in counted["forbidden"]}
     assert counted["forbidden"] == expected
 
@@ -76,6 +69,10 @@ def test_no_kernel_uses_an_operation_that_waits_behind_its_back(counted):
 def test_a_bucket_of_several_streams_waits_for_them_on_the_device():
     followed, left_alone = told_by(WORKER, "streams", **ON_THE_CPU)
     assert followed and not left_alone
+
+
+def test_results_and_memories_of_steps_have_the_bits_of_the_host():
+    told_by("devices.step_worker", **ON_THE_CPU)
 
 
 @pytest.mark.parametrize(

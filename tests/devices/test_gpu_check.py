@@ -1,21 +1,20 @@
 """``scripts/gpu-check`` where there is no GPU: it says so, and what it would run there does run."""
 
-import os
 import shlex
-import subprocess
 import sys
 
 import pytest
 from blocks import blocks_for, commands_of
 from forks import ON_THE_CPU, interpreted, told_by
-from harness import LIMIT_S, ROOT
+from harness import ROOT
 from installed import has_triton, is_installed
+from programs import put_program, run
 
 pytest.importorskip("torch")
 
 from devices.gpu_check import checks as checking
 from devices.gpu_check import cub
-from devices.gpu_check.build import build, wants_build
+from devices.gpu_check.build import build
 from devices.gpu_check.checks import REFUSED, checks, judge
 from devices.gpu_check.page import draw, write
 
@@ -26,41 +25,27 @@ WORKER = "devices.gpu_worker"
 
 def documented(block, *options, **environment):
     (command,) = commands_of(block)
-    return subprocess.run(
-        ["sh", "-e", "-c", shlex.join([*shlex.split(command), *options])],
-        cwd=ROOT, env={**os.environ, "PYTHON": sys.executable, **environment},
-        capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
+    line = shlex.join([*shlex.split(command), *options])
+    return run("sh", "-e", "-c", line, cwd=ROOT, PYTHON=sys.executable, **environment)
 
 
-@pytest.fixture(scope="module", params=blocks_for("gpu"), ids=lambda each: each.name)
-def without(request, tmp_path_factory):
-    """The documented command where no GPU can be seen, and the page that it was to write."""
-    page = tmp_path_factory.mktemp("gpu") / "gpu.md"
-    done = documented(request.param, "--page", str(page), CUDA_VISIBLE_DEVICES="")
-    return request.param, done, page
-
-
-def test_the_documented_command_passes_on_a_gpu_and_says_elsewhere_that_it_was_not_run(without):
+@pytest.mark.parametrize("block", blocks_for("gpu"), ids=lambda each: each.name)
+def test_the_documented_command_passes_on_a_gpu_and_where_none_is_seen_nothing_does(
+    block, tmp_path
+):
     import torch
 
-    block, done, _ = without
+    page = tmp_path / "gpu.md"
+    done = documented(block, "--page", str(page), CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "NOT RUN" in done.stdout
+    lines = done.stdout.splitlines()
+    for name in (*checks(), "Horovod with NCCL", "cub::DeviceTopK beside the times"):
+        assert f"NOT RUN  {name}" in lines
+    assert "passed" not in done.stdout and "torch finds no GPU" in done.stdout
+    assert not page.exists()
     if torch.cuda.is_available():
         there = documented(block)
         assert there.returncode == 0, there.stdout + there.stderr
-
-
-def test_without_a_gpu_nothing_counts_as_passed(without):
-    _, done, page = without
-    lines = done.stdout.splitlines()
-    for name in checks():
-        assert f"NOT RUN  {name}" in lines
-    assert "NOT RUN  Horovod with NCCL" in lines
-    assert "NOT RUN  cub::DeviceTopK beside the times" in lines
-    assert "passed" not in done.stdout and "torch finds no GPU" in done.stdout
-    assert not page.exists()
 
 
 def test_the_times_that_it_would_take_are_numbers(tmp_path):
@@ -85,26 +70,18 @@ def test_the_hidden_waits_that_it_would_look_for_are_looked_for(engine):
     told_by(WORKER, "waits", engine, **environment)
 
 
-def test_horovod_is_built_where_it_is_asked_for_or_lacks_on_a_gpu(tmp_path):
-    asked = {(ask, gpu, has) for ask in (0, 1) for gpu in (0, 1) for has in (0, 1)}
-    assert {each for each in asked if wants_build(*each)} == {
-        (1, 0, 0), (1, 0, 1), (1, 1, 0), (1, 1, 1), (0, 1, 0)
-    }  # fmt: skip
+def test_what_the_build_prints_last_is_its_python(tmp_path):
     script = tmp_path / "build"
-    script.write_text("#!/bin/sh\necho python: /somewhere/python\n")
-    script.chmod(0o755)
+    put_program(script, "echo python: /somewhere/python")
     assert build(str(script))[1] == "/somewhere/python"
-    script.write_text("#!/bin/sh\necho no network\nexit 1\n")
+    put_program(script, "echo no network; exit 1")
     result, python = build(str(script))
     assert python is None and result.verdict == "FAILED" and "no network" in result.words
 
 
 def test_where_cub_is_not_compiled_the_page_says_why(tmp_path, monkeypatch):
     def told(script):
-        nvcc = tmp_path / "bin" / "nvcc"
-        nvcc.parent.mkdir(exist_ok=True)
-        nvcc.write_text(f"#!/bin/sh\n{script}\n")
-        nvcc.chmod(0o755)
+        put_program(tmp_path / "bin" / "nvcc", script)
         result, library = cub.build(tmp_path)
         assert (library is not None) is (result.verdict == "passed")
         return result

@@ -49,14 +49,7 @@ def test_each_vector_is_moved_once():
 
 
 def test_no_launch_waits_for_the_device_or_reads_it_on_the_host():
-    told = told_by("devices.launch_worker", **interpreted())
-    assert len(told["found"]) == 7
-    for what, seen in told["found"].items():
-        assert (seen["waits"], seen["forbidden"]) == (0, []), what
-        passes = ["take_blocks", "add_up_counts", "order_taken"]
-        assert seen["launches"] == (["assemble_blocks"] if "sums" in what else passes), what
-    assert told["planted"]["waits"] == 1
-    assert told["planted"]["forbidden"] == ["_local_scalar_dense"]
+    told_by(WORKER, "waits", **interpreted())
 
 
 @pytest.mark.parametrize("target", [*NVIDIA, AMD])
@@ -68,3 +61,12 @@ def test_compiled_code_rounds_as_the_reference_and_spills_nothing(target):
     assert found["kernels"]["take_blocks float32"]["wide"], "16 bytes at a time"
     if target != AMD:
         assert found["fused on purpose"], "the search for fused operations finds none anywhere"
+
+
+def test_steps_with_buckets_at_once_have_the_bits_of_numpy():
+    told_by("devices.bucket_worker", "bits", **interpreted())
+
+
+@pytest.mark.parametrize("method", ["topk", "ldte_bs"])
+def test_a_bucket_takes_four_launches_of_the_engines_own_cold_or_warm(method):
+    told_by("devices.bucket_worker", "launches", method, **interpreted())

@@ -2,7 +2,7 @@
 random order.
 
 ``triton_worker.py TASK [MUTANT]``, where TASK is ``take``, ``looks``, ``assemble``, ``default`` or
-``transfers``.
+``transfers``; or ``waits``, for which launches do nothing, on the pretend device.
 """
 
 import os
@@ -18,8 +18,9 @@ from conformance.changes import instead, text
 from conformance.fused_checks import sums
 from conformance.hostile import entry_bits
 from conformance.kernel_checks import thresholds, vectors
-from devices.interpreter import change_the_language_once
-from devices.transfers import Transfers
+from devices import pretend
+from devices.forbidden import Watch
+from devices.interpreter import Transfers, change_the_language_once
 from distributions import draw
 from triton.runtime.interpreter import interpreter_builder as builder
 
@@ -30,6 +31,7 @@ from hvd_sparse.kernels.engines import resolve_engine_by_place
 from hvd_sparse.kernels.torch.passes import Pass
 from hvd_sparse.kernels.torch.vector import DeviceVector, tensor_of
 from hvd_sparse.kernels.triton import TritonKernels
+from hvd_sparse.types import Selection
 
 rng = np.random.default_rng(11)
 
@@ -178,6 +180,70 @@ def torch_of(x):
     return DeviceVector(torch.from_numpy(x.copy()))
 
 
+# -- launches that do nothing ---------------------------------------------------------------------
+
+
+class Launches:
+    """Stands for the device code: stores the names of the launches and does nothing."""
+
+    def __init__(self, device):
+        self.names = []
+        self._device = device
+
+    def __getattr__(self, name):
+        launches = self
+
+        class Grid(dict):
+            def __missing__(self, programs):
+                return launches.launch(name)
+
+        return Grid()
+
+    def launch(self, name):
+        def launched(*values, **_):
+            tensors = [each for each in values if isinstance(each, torch.Tensor)]
+            assert tensors and all(each.device == self._device for each in tensors), name
+            self.names.append(name)
+
+        return launched
+
+
+def check_waits():
+    """Check that no launch waits for the device, and none reads it on the host."""
+    device, numel = pretend.load(), 1000
+    own = engine.device_code = Launches(device)
+    engine.on = lambda _: contextlib.nullcontext()
+    kernels = engine.TritonKernels(reference, block=256)
+
+    def seen(work):
+        own.names, before = [], pretend.waits()
+        with Watch() as watch:
+            work()
+        return pretend.waits() - before, watch.found, own.names
+
+    def vector(dtype=torch.float32):
+        return torch.zeros(numel, dtype=dtype, device=device)
+
+    for dtype in (torch.float32, torch.float64):
+        aims = Aim(1.0, 50), None
+        passes = [Pass(*(vector(dtype) for _ in range(3)), aim) for aim in aims]
+        for bucket in (passes[:1], passes[1:], passes):
+            found = seen(lambda bucket=bucket: kernels.begin(bucket))
+            assert found == (0, [], ["take_blocks", "add_up_counts", "order_taken"]), found
+    some = np.arange(0, numel, 9, dtype=np.uint32)
+    part = Selection(some, np.ones(some.size, np.float32), numel)
+    sums = [(DeviceVector(vector()), [part, part], 0.5) for _ in range(2)]
+    surplus = [(DeviceVector(vector()), part)]
+    found = seen(lambda: kernels.assemble_together(sums, surplus))
+    assert found == (0, [], ["assemble_blocks"]), found
+
+    def planted():
+        kernels.begin(passes[:1])
+        vector().sum().item()
+
+    assert seen(planted)[:2] == (1, ["_local_scalar_dense"]), "no wait is ever seen"
+
+
 # -- mutants --------------------------------------------------------------------------------------
 
 
@@ -205,6 +271,7 @@ TASKS = {
     "default": check_default,
     "assemble": check_assemble,
     "transfers": count_transfers,
+    "waits": check_waits,
 }
 
 

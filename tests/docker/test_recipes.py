@@ -1,6 +1,6 @@
-"""What can be checked of the containers without any: ``scripts/docker-test`` runs the rest."""
+"""What can be checked of the containers without any: ``scripts/docker-test`` runs the rest. The
+numbers, image, key and options of the MPIJob for Kubernetes agree with each other."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,22 +10,19 @@ import pytest
 import yaml
 from blocks import blocks_for
 from harness import LIMIT_S, ROOT
+from programs import run
 
+DOCKER_TEST = ROOT / "scripts" / "docker-test"
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
+JOB = yaml.safe_load((ROOT / "docker" / "kubernetes" / "mpijob.yaml").read_text(encoding="utf-8"))
 STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 
 
 def said_by_scripts(command, stack=""):
-    environment = {**os.environ, "HVD_SPARSE_STACK": stack}
     script = f". {ROOT / 'scripts' / 'lib' / 'common.sh'} && {command}"
-    return subprocess.run(
-        ["bash", "-c", script],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    done = run("bash", "-c", script, cwd=ROOT, HVD_SPARSE_STACK=stack)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def stack_of(dockerfile):
@@ -41,20 +38,14 @@ def test_where_no_engine_can_be_had_nothing_counts_as_passed(tmp_path):
     for tool in ("bash", "cat", "dirname", "env", "id", "mkdir", "mktemp", "rm", "sed", "true"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "HVD_SPARSE_VENV": str(tmp_path)}
-    done = subprocess.run(
-        [str(tmp_path / "bash"), str(ROOT / "scripts" / "docker-test")],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run(tmp_path / "bash", DOCKER_TEST, variables=environment)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "NOT RUN" in done.stdout
     assert "passed" not in done.stdout
 
 
 def test_a_name_that_no_case_has_is_an_error_that_lists_the_cases(tmp_path):
-    done = subprocess.run(
-        [str(ROOT / "scripts" / "docker-test"), "--only", "nothing"],
-        env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run(DOCKER_TEST, "--only", "nothing", TMPDIR=str(tmp_path))
     assert done.returncode == 1 and done.stdout == ""
     assert not list(tmp_path.iterdir()), "nothing is left behind"
     assert "no case matches 'nothing'" in done.stderr and "torch gloo; torch mpi;" in done.stderr
@@ -150,3 +141,28 @@ def test_scripts_are_read_by_their_shell(script):
     path = ROOT / script
     shell = "sh" if path.read_text().startswith("#!/bin/sh") else "bash"
     subprocess.run([shell, "-n", str(path)], check=True)
+
+
+def test_ranks_are_slots_times_workers():
+    replicas = JOB["spec"]["mpiReplicaSpecs"]
+    args = replicas["Launcher"]["template"]["spec"]["containers"][0]["args"]
+    ranks = JOB["spec"]["slotsPerWorker"] * replicas["Worker"]["replicas"]
+    assert args[args.index("-np") + 1] == str(ranks)
+
+
+def test_launcher_and_workers_have_one_image_with_ssh_and_the_operators_key():
+    roles = JOB["spec"]["mpiReplicaSpecs"].values()
+    images = {each["template"]["spec"]["containers"][0]["image"] for each in roles}
+    assert len(images) == 1
+    key = JOB["spec"]["sshAuthMountPath"].replace("/root", "~") + "/id_rsa"
+    assert f"IdentityFile {key}" in (ROOT / "docker" / "ssh_config").read_text(encoding="utf-8")
+    assert "openssh-server" in (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_the_program_of_the_job_takes_its_options():
+    launcher = JOB["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    program = launcher["args"][launcher["args"].index("python") + 1 :]
+    script = ROOT / program[0].removeprefix("/hvd-sparse/")
+    text = (script.parent / "digits.py").read_text(encoding="utf-8")
+    assert script.is_file() and '"--density"' in text
+    assert program[1:] == ["--density", "0.01"]

@@ -6,7 +6,7 @@ import cases
 import numpy as np
 import pytest
 import worlds
-from conformance.exchange_checks import whole_residuals
+from conformance.exchange_checks import assert_replicas, run_steps
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.collectives.local import LocalWorld
@@ -21,24 +21,25 @@ SIZES = [2, 3, 4, 5, 8, 16]
 SPEC = TensorSpec("t", (4_000,), "float32")
 DENSITY = 0.02
 K = 80
+engines = pytest.mark.parametrize("engine", [case.id for case in cases.ENGINES if not case.options])
 
 
 def configured(exchange, selector="topk", density=DENSITY, **options):
     return worlds.configure(selector, density, exchange=exchange, **options)
 
 
-def reduce_once(configuration, gradients, *, average=False, spec=SPEC, steps=1, kernels=reference):
-    def script(collective):
-        session = Session(configuration, [spec], collective, average=average, kernels=kernels)
-        for _ in range(steps):
-            applied = session.reduce({spec.key: gradients[collective.rank].astype(np.float32)})[
-                spec.key
-            ]
-        return applied, whole_residuals(session)[spec.key]
+def reduce_once(configuration, gradients, *, spec=SPEC, steps=1, **options):
+    def given(rank, step):
+        return {spec.key: gradients[rank].astype(np.float32)}
 
-    outcomes = worlds.run(len(gradients), script)
-    assert all(worlds.same_bits(applied, outcomes[0][0]) for applied, _ in outcomes)
-    return outcomes[0][0], [kept for _, kept in outcomes]
+    outcomes = run_steps(configuration, len(gradients), given, steps, specs=[spec], **options)
+    assert_replicas(outcomes)
+    kept = [outcome["kept"][spec.key] for outcome in outcomes]
+    return outcomes[0]["applied"][-1][spec.key], kept
+
+
+def normals(rank, step=0):
+    return worlds.normals([SPEC], rank, step)
 
 
 def whole_numbers(world_size):
@@ -79,7 +80,7 @@ def test_gtopk_applies_at_most_k_entries(world_size):
 
 
 @pytest.mark.parametrize("exchange", ["gtopk", "oktopk"])
-@pytest.mark.parametrize("engine", [case.id for case in cases.ENGINES if not case.options])
+@engines
 def test_sums_that_cancel_are_no_entries(exchange, engine):
     mine = np.zeros(SPEC.numel)
     mine[: 2 * K] = np.arange(1.0, 2 * K + 1)
@@ -123,24 +124,18 @@ def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_t
 def test_oktopk_between_two_exact_steps_stays_near_k(world_size):
     configuration = configured({"id": "oktopk", "period": 4, "least_entries": 1})
 
-    def script(collective):
-        session, counts = Session(configuration, [SPEC], collective), []
-        for step in range(9):
-            given = worlds.normals([SPEC], collective.rank, step)
-            counts.append(np.count_nonzero(session.reduce(given)["t"]))
-        return counts
-
-    (first, *others) = worlds.run(world_size, script)
-    assert all(other == first for other in others)
-    assert [first[step] for step in (0, 4, 8)] == [K, K, K]
-    assert all(K / 4 <= count <= 2 * K + world_size for count in first)
+    outcomes = run_steps(configuration, world_size, normals, 9, specs=[SPEC])
+    assert_replicas(outcomes)
+    counts = [np.count_nonzero(applied["t"]) for applied in outcomes[0]["applied"]]
+    assert [counts[step] for step in (0, 4, 8)] == [K, K, K]
+    assert all(K / 4 <= count <= 2 * K + world_size for count in counts)
 
 
 @pytest.mark.parametrize("exchange", ["allgather", "oktopk"])
 @pytest.mark.parametrize("world_size", SIZES)
 def test_entries_are_added_in_rank_order(exchange, world_size):
     """Invariant 24: the bits of a serial sum in one process."""
-    gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
+    gradients = [normals(rank)["t"] for rank in range(world_size)]
     applied, _ = reduce_once(configured(exchange, density=1.0), gradients)
     expected = gradients[0].copy()
     for gradient in gradients[1:]:
@@ -187,7 +182,7 @@ def test_the_leader_changes_with_every_step():
         session = Session(configuration, [SPEC], collective, average=False)
         chosen = []
         for _ in range(4):
-            before = whole_residuals(session).get("t", np.zeros(SPEC.numel))
+            before = worlds.residuals(session).get("t", np.zeros(SPEC.numel))
             applied = session.reduce({"t": gradients[collective.rank].astype(np.float32)})["t"]
             mine = topk(before + gradients[collective.rank], K)
             chosen.append(bool(((mine != 0) == (applied != 0)).all()))
@@ -216,7 +211,7 @@ def test_averages_are_divided_by_the_number_of_ranks_once(case, world_size):
 def test_density_one_is_the_dense_sum(case, world_size):
     """Invariant 31, at every step."""
     exchange = {"id": case.id, **case.options}
-    gradients = [worlds.normals([SPEC], rank)["t"] for rank in range(world_size)]
+    gradients = [normals(rank)["t"] for rank in range(world_size)]
     applied, kept = reduce_once(configured(exchange, density=1.0), gradients, steps=3)
     np.testing.assert_allclose(
         applied, np.sum(gradients, axis=0, dtype=np.float64), rtol=1e-5, atol=1e-5
@@ -254,7 +249,7 @@ def test_under_hierarchical_the_bounds_of_selectors_are_those_of_a_part(selector
     def script(collective):
         session, sent = Session(configuration, [SPEC], collective), [0]
         for step in range(4):
-            gradient = worlds.normals([SPEC], collective.rank, step)["t"] * np.float32(1 + 2 * step)
+            gradient = normals(collective.rank, step)["t"] * np.float32(1 + 2 * step)
             session.reduce({"t": gradient})
             sent.append(session.step.stats.report(None)["tensors"]["t"]["entries_sent"])
         return np.diff(sent).tolist()
@@ -271,23 +266,21 @@ def test_hierarchical_refuses_a_dense_step_whose_sum_with_the_residual_overflows
         session = Session(configuration, [SPEC], collective, average=False)
         half = np.full(SPEC.numel, 1.2e38 if collective.rank < 2 else 0, np.float32)
         session.reduce({"t": half})
-        before = whole_residuals(session)["t"]
+        before = worlds.residuals(session)["t"]
         beyond = np.full(SPEC.numel, 2e38 if collective.rank == 0 else 0, np.float32)
         with (
             np.errstate(over="ignore"),
             pytest.raises(PeerFailure, match=r"gradient \+ residual.* leaves the range of float32"),
         ):
             session.reduce({"t": beyond})
-        return worlds.same_bits(whole_residuals(session)["t"], before)
+        return worlds.same_bits(worlds.residuals(session)["t"], before)
 
     assert worlds.run(4, script) == [True] * 4
 
 
-@pytest.mark.parametrize("engine", ["numpy", "numba"])
+@engines
 @pytest.mark.parametrize("huge", [1e30, 1e308])
 def test_a_huge_bound_is_as_none(engine, huge):
-    if engine == "numba":
-        pytest.importorskip("numba")
     gradients, kernels = whole_numbers(2), resolve_engine(engine)
     configurations = [
         configured({"id": "oktopk", "slack": huge, "period": 2}),

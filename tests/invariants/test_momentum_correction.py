@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import worlds
-from conformance.memory_checks import every_nth
+from conformance.memory_checks import make_step, residual_of
 from distributions import draw
 
 from hvd_sparse.kernels import reference
@@ -105,9 +105,7 @@ def test_a_memory_is_another_bit_for_bit(memory, other):
         vectors = []
         for state in states:
             state.step, state.density = step, 0.05
-            given = draw("laplace", NUMEL, seed=step)
-            vectors.append(state.compensate(given, reference, 4).vector.copy())
-            state.update(every_nth(vectors[-1], 3), True, reference)
+            vectors.append(make_step(state, draw("laplace", NUMEL, seed=step), 3, 4)[0])
             state.commit()
         assert vectors[0].tobytes() == vectors[1].tobytes()
     if memory == "momentum_feedback":
@@ -190,9 +188,8 @@ def test_the_low_pass_memory_follows_its_recursion(beta):
     memory = np.zeros(NUMEL)
     for step in range(STEPS):
         given = draw("normal", NUMEL, "float64", step)
-        sent = every_nth(state.compensate(given, reference).vector, 4)
-        state.update(sent, True, reference)
+        _, sent = make_step(state, given)
         state.commit()
         is_sent = np.isin(np.arange(NUMEL), sent.indices)
         memory = np.where(is_sent, (1 - beta) * memory, memory + beta * given)
-        np.testing.assert_allclose(state.arrays()["residual"], memory, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(residual_of(state), memory, rtol=1e-12, atol=1e-12)

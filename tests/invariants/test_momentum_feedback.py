@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import worlds
+from conformance.exchange_checks import run_steps
 from distributions import draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -180,20 +181,16 @@ def test_ranks_together_apply_and_owe_all_gradients(density, average):
     configuration = worlds.configure("topk", density, **options)
     spec = TensorSpec("t", (20, 30), "float64")
 
-    def program(collective):
-        session = Session(configuration, [spec], collective, average=average)
-        applied, total = np.zeros(600), np.zeros(600)
-        for step in range(12):
-            now = draw("normal", 600, "float64", 100 * step + collective.rank)
-            applied += session.reduce({"t": now.reshape(20, 30)})["t"].ravel()
-            total += now / (1 - 0.9)
-        (state,) = session.step.transactions.settle_all().values()
-        return applied, total, owed_by(state.memory, 0.9, False, density)
+    def given(rank, step):
+        return {"t": draw("normal", 600, "float64", 100 * step + rank).reshape(20, 30)}
 
-    results = worlds.run(3, program)
-    owed, total = (sum(result[i] for result in results) for i in (2, 1))
+    outcomes = run_steps(configuration, 3, given, 12, specs=[spec], average=average)
+    states = [each["session"].step.transactions.settle_all()[0] for each in outcomes]
+    owed = sum(owed_by(state.memory, 0.9, False, density) for state in states).reshape(20, 30)
+    total = sum(now["t"] for each in outcomes for now in each["given"]) / (1 - 0.9)
     scale = 3 if average else 1
-    for applied, _, _ in results:
+    for each in outcomes:
+        applied = sum(result["t"] for result in each["applied"])
         np.testing.assert_allclose(applied + owed / scale, total / scale, atol=1e-9)
 
 

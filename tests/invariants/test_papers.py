@@ -141,11 +141,7 @@ def test_redsync_counts_nothing_while_it_uses_its_threshold_again():
         found = selector.find(x, Context(kernels=kernels, warm=warm, memo=memo))
         warm, memo = found.threshold, found.memo
         passes.append(
-            (
-                found.passes > 0,
-                "count_and_take" in kernels.asked,
-                "moments" in kernels.asked,
-            )
+            (found.passes > 0, "count_and_take" in kernels.asked, "moments" in kernels.asked)
         )
     searched, reused = (True,) * 3, (False,) * 3
     assert passes == [searched, reused, reused, reused, searched, reused, reused, reused, searched]

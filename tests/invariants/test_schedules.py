@@ -2,8 +2,7 @@
 
 import cases
 import pytest
-import worlds
-from conformance.exchange_checks import integers, lost, run_steps
+from conformance.exchange_checks import assert_replicas, integers, lost, run_steps
 from worlds import configure
 
 from hvd_sparse.errors import InvalidOption
@@ -120,12 +119,7 @@ def test_densities_along_the_learning_rate_lose_nothing_and_replicas_are_alike(
     configuration = configure(
         schedule=ALONG, exchange=exchange, select_over=select_over, density=0.1, groups=1
     )
-    outcomes = run_steps(
-        configuration, 3, integers, len(rates), lambda step: Pace(rates[step], 1.0)
-    )
+    paces = [Pace(rate, 1.0) for rate in rates]
+    outcomes = run_steps(configuration, 3, integers, len(rates), pace_of=paces.__getitem__)
     assert lost(outcomes) == 0
-    assert bits_of_all(outcomes[0]) == bits_of_all(outcomes[1]) == bits_of_all(outcomes[2])
-
-
-def bits_of_all(outcome):
-    return [worlds.bits_of(applied) for applied in outcome["applied"]]
+    assert_replicas(outcomes)

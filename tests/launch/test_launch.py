@@ -12,42 +12,23 @@ import pytest
 from blocks import blocks_for
 from harness import LIMIT_S, ROOT
 from installed import horovod_parts
+from network._spaces import finish, needs_spaces
+from programs import put_program, run
 
-LAUNCH = ROOT / "scripts" / "launch"
+from benchmarks.network.cluster import inside
+
 ALL_LIMIT_S = 3 * LIMIT_S
 pytestmark = pytest.mark.timeout(ALL_LIMIT_S + 60)
-sys.path.insert(0, str(ROOT / "tests" / "network"))
-from _spaces import finish, needs_spaces, start  # noqa: E402
-
-from benchmarks.network.cluster import inside  # noqa: E402
-
-
-def program(path, script):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{script}\n")
-    path.chmod(0o755)
 
 
 def launch(folder, *arguments, **settings):
-    environment = {
-        **os.environ,
-        "HVD_SPARSE_VENV": str(folder / "none"),
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        **settings,
-    }
-    return subprocess.run(
-        [str(LAUNCH), *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    settings = {"HVD_SPARSE_VENV": str(folder / "none"), "PATH": path, **settings}
+    return run(ROOT / "scripts" / "launch", *arguments, cwd=folder, **settings)
 
 
 def line_of(folder, *arguments):
-    program(folder / "bin" / "horovodrun", "touch TOUCHED")
+    put_program(folder / "bin" / "horovodrun", "touch TOUCHED")
     done = launch(folder, *arguments, "--dry-run", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
     assert not (folder / "TOUCHED").exists() and not (folder / "logs").exists()
@@ -64,7 +45,7 @@ NO_NAMES = ["-oProxyCommand=id", "a;id:1", "$(id):2", "me@host", ".hidden", "hos
 def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path, way, name):
     """Everything that could be started says so in a file; nothing may."""
     for each in ("ssh", "horovodrun", "mpirun", "id"):
-        program(tmp_path / "bin" / each, f"touch {tmp_path}/TOUCHED")
+        put_program(tmp_path / "bin" / each, f"touch {tmp_path}/TOUCHED")
     (tmp_path / "hosts").write_text(f"localhost\n{name}:\n" if not name else f"localhost\n{name}\n")
     where = {"-H": f"localhost,{name}:1", "--hostfile": "hosts"}[way]
     done = launch(tmp_path, way, where, "--interface", "lo", "--", "true")
@@ -89,7 +70,7 @@ def test_a_host_name_that_is_none_is_refused_before_anything_is_started(tmp_path
     ],
 )
 def test_what_cannot_be_launched_is_refused_with_a_remedy(tmp_path, arguments, words):
-    program(tmp_path / "bin" / "horovodrun", "exit 0")
+    put_program(tmp_path / "bin" / "horovodrun", "exit 0")
     done = launch(tmp_path, *arguments)
     assert done.returncode == 1 and "what to do:" in done.stderr
     if words != "has no address here" or "'a'" not in done.stderr:  # neither host has one
@@ -98,7 +79,9 @@ def test_what_cannot_be_launched_is_refused_with_a_remedy(tmp_path, arguments, w
 
 def test_without_horovod_the_launch_says_so(tmp_path):
     for each in ("awk", "bash", "cat", "dirname", "env", "nproc", "sed"):
-        program(tmp_path / "bin" / each, f'exec {subprocess.getoutput(f"command -v {each}")} "$@"')
+        put_program(
+            tmp_path / "bin" / each, f'exec {subprocess.getoutput(f"command -v {each}")} "$@"'
+        )
     done = launch(tmp_path, "--", "true", PATH=str(tmp_path / "bin"))
     assert done.returncode == 1 and "there is no horovodrun" in done.stderr
 
@@ -120,19 +103,19 @@ def test_a_hostfile_has_all_three_forms(tmp_path):
 
 
 def test_the_settings_and_the_environment_of_the_program_stay_as_they_are(tmp_path):
-    program(tmp_path / "bin" / "horovodrun", "env; command -v horovodrun")
-    program(tmp_path / "other" / "bin" / "horovodrun", "echo of the checkout")
+    put_program(tmp_path / "bin" / "horovodrun", "env; command -v horovodrun")
+    put_program(tmp_path / "other" / "bin" / "horovodrun", "echo of the checkout")
     own = {"TF_USE_LEGACY_KERAS": "0", "HVD_SPARSE_VENV": str(tmp_path / "other")}
     said = launch(tmp_path, "--", "true", **own).stdout.splitlines()
     assert "TF_USE_LEGACY_KERAS=0" in said and said[-1] == str(tmp_path / "bin" / "horovodrun")
 
 
 def test_waiting_ranks_yield_only_where_they_outnumber_cores(tmp_path):
-    program(tmp_path / "bin" / "nproc", "echo 2")
+    put_program(tmp_path / "bin" / "nproc", "echo 2")
     assert not any("yield" in part for part in line_of(tmp_path, "-np", "2", "--controller", "mpi"))
     crowded = line_of(tmp_path, "-np", "3", "--controller", "mpi")
     assert "--mpi-args=--oversubscribe --mca mpi_yield_when_idle 1" in crowded
-    program(tmp_path / "bin" / "horovodrun", "env")
+    put_program(tmp_path / "bin" / "horovodrun", "env")
     assert "OMP_NUM_THREADS=1\n" in launch(tmp_path, "-np", "3", "--", "true").stdout
     own = launch(tmp_path, "-np", "3", "--", "true", OMP_NUM_THREADS="4")
     assert "OMP_NUM_THREADS=4\n" in own.stdout
@@ -140,15 +123,15 @@ def test_waiting_ranks_yield_only_where_they_outnumber_cores(tmp_path):
 
 def of_mpirun(folder, script):
     """Launch where horovodrun becomes a shell that runs mpirun, as Horovod's does."""
-    program(folder / "bin" / "mpirun", script)
-    program(folder / "bin" / "horovodrun", 'exec /bin/sh -c "mpirun; exit \\$?"')
+    put_program(folder / "bin" / "mpirun", script)
+    put_program(folder / "bin" / "horovodrun", 'exec /bin/sh -c "mpirun; exit \\$?"')
     return launch(folder, "-H", "a,b", "--controller", "mpi", "--interface", "eth0", "--", "true")
 
 
 def test_an_mpirun_without_ranks_that_does_not_end_is_ended(tmp_path):
     seen = tmp_path / "SEEN"  # until then, mpirun has a rank
     looks = f'found="$({shutil.which("ps")} "$@")"'
-    program(tmp_path / "bin" / "ps", f'{looks} && {{ echo "$found"; touch {seen}; }}')
+    put_program(tmp_path / "bin" / "ps", f'{looks} && {{ echo "$found"; touch {seen}; }}')
     waits = f"(until [ -e {seen} ]; do sleep 0.1; done)\nmkfifo {tmp_path}/never\n"
     done = of_mpirun(tmp_path, f"{waits}read line <>{tmp_path}/never")
     assert done.returncode == 1
@@ -164,67 +147,40 @@ def test_a_frozen_host_keeps_no_session_for_ever(tmp_path):
     assert "ServerAliveInterval" in of_mpirun(tmp_path, "echo $OMPI_MCA_plm_rsh_agent").stdout
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("launch")
-    script = str(ROOT / "tests" / "launch" / "_cluster_launch.py")
-    code, output = finish(start(inside([sys.executable, script, str(folder)])), ALL_LIMIT_S)
-    assert code == 0, output[-6000:]
-    return json.loads((folder / "seen.json").read_text())
-
-
-def told_by(seen, controller):
+def on_cluster(folder, controller, what):
     if controller not in horovod_parts():
         pytest.skip(f"Horovod was built without {controller}")
-    return seen[controller]
+    script = str(ROOT / "tests" / "launch" / "_cluster.py")
+    finish(inside([sys.executable, script, str(folder), what]), ALL_LIMIT_S)
+    outcome = json.loads((folder / "seen.json").read_text())
+    assert outcome["code"] == 0, outcome["output"][-4000:]
+    return outcome
 
 
 @needs_spaces
 @pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_every_rank_of_every_host_runs_and_has_a_log(seen, controller):
-    outcome = told_by(seen, controller)
-    assert outcome["code"] == 0, outcome["output"][-4000:]
+def test_every_rank_of_every_host_runs_and_has_a_log_and_can_fail_the_launch(controller, tmp_path):
+    outcome = on_cluster(tmp_path, controller, controller)
     places = ["0 of 1 on host1", "0 of 2 on host2", "1 of 2 on host2", "0 of 1 on host3"]
     assert len(outcome["logs"]) == 4
     for rank, (text, place) in enumerate(zip(outcome["logs"].values(), places)):
         assert f"rank {rank} of 4, {place}: 6.0" in text
         assert "HVD_SPARSE_MARK is passed on" in text and text.count("rank ") == 1
-
-
-@needs_spaces
-@pytest.mark.parametrize("controller", ["gloo", "mpi"])
-def test_a_rank_that_fails_fails_the_launch(seen, controller):
-    outcome = told_by(seen, controller)
     assert outcome["failing"]["code"] != 0
     assert re.search(r"[Ee]xit code: +7\b", outcome["failing"]["output"])
-
-
-@needs_spaces
-def test_the_interface_between_the_hosts_is_found(seen):
-    assert "--network-interfaces eth0" in seen["dry"]["output"]
-    assert "-H host1:1\\,host2:2\\,host3:1" in seen["dry"]["output"]
+    assert "--network-interfaces eth0" in outcome["dry"]["output"]
+    assert "-H host1:1\\,host2:2\\,host3:1" in outcome["dry"]["output"]
 
 
 RANKS = {"hosts": 4, "slurm": 3}
 BLOCKS = [each for where in RANKS for each in blocks_for(where)]
 
 
-def outcome_of(block, folder):
-    script = str(ROOT / "tests" / "launch" / "_cluster_documented.py")
-    command = inside([sys.executable, script, str(folder), block.name])
-    code, output = finish(start(command), LIMIT_S + 120)
-    assert code == 0, output[-6000:]
-    return json.loads((folder / "seen.json").read_text())[block.name]
-
-
 @needs_spaces
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda each: each.name)
 def test_a_command_of_the_documentation_runs_on_several_hosts(block, tmp_path):
     controller = "mpi" if "mpirun" in block.text else "gloo"
-    if controller not in horovod_parts():
-        pytest.skip(f"Horovod was built without {controller}")
-    outcome = outcome_of(block, tmp_path)
-    assert outcome["code"] == 0, outcome["output"][-4000:]
+    outcome = on_cluster(tmp_path, controller, block.name)
     for rank in range(RANKS[block.where]):
         told = f"rank {rank} of {RANKS[block.where]} has trained 3 steps"
         assert told in outcome["output"]

@@ -3,13 +3,12 @@
 import functools
 import os
 import shutil
-import signal
 import subprocess
-import sys
 
 import pytest
 from harness import LIMIT_S, ROOT, launch_environment
 
+from benchmarks._limited import run_limited
 from benchmarks.network.cluster import inside
 
 TOOLS = ("ip", "tc", "unshare", "setpriv")
@@ -47,17 +46,8 @@ def start(command):
     )
 
 
-def finish(process, limit_s):
-    try:
-        output = process.communicate(timeout=limit_s)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return None, process.communicate()[0]
-    return process.returncode, output
-
-
-def on_cluster(script, *arguments, limit_s=LIMIT_S):
-    command = inside([sys.executable, str(ROOT / "tests" / "network" / script), *arguments])
-    code, output = finish(start(command), limit_s)
+def finish(command, limit_s=LIMIT_S):
+    """Return the output of a command that must end well."""
+    code, output = run_limited(command, {**os.environ, **launch_environment()}, limit_s)
     assert code == 0, f"exit code {code}\n{output[-6000:]}"
     return output

@@ -1,7 +1,6 @@
 """The cluster of namespaces: its links are as slow as asked, and nothing is left behind."""
 
 import argparse
-import json
 import math
 import os
 import signal
@@ -14,24 +13,15 @@ import pytest
 
 pytest.importorskip("horovod.torch", reason="the bench uses Horovod", exc_type=ImportError)
 
-from _spaces import needs_spaces, on_cluster, start
-from harness import LIMIT_S
+from harness import LIMIT_S, ROOT
+from network._spaces import finish, needs_spaces, start
 
 from benchmarks.network.cluster import Cluster, bits_per_second, burst_bytes, inside
-from benchmarks.network.probe import LONG_S, MEDIUM_BYTES
 
 
 @needs_spaces
 def test_links_carry_what_the_shaper_allows_and_the_counters_see_it():
-    seen = json.loads(on_cluster("_wire.py"))
-    assert seen["names"] == ["host1", "host2", "host3"]
-    alone, ring = seen["shaped"]["alone_mbit_s"], seen["shaped"]["ring_mbit_s"]
-    assert len(ring) == 3
-    assert max(alone["long"], *ring) <= 1.05 * 200
-    assert seen["unshaped"]["alone_mbit_s"]["long"] > 2 * alone["long"]
-    long_bytes = 200e6 / 8 * LONG_S
-    for host in ("host2", "host3"):
-        assert seen["received"][host] >= long_bytes + MEDIUM_BYTES
+    finish(inside([sys.executable, str(ROOT / "tests" / "network" / "_wire.py")]))
 
 
 def test_a_cluster_is_never_laid_into_the_machines_own_network(monkeypatch):
@@ -66,26 +56,23 @@ def test_nothing_is_left_when_the_outer_process_is_ended(number):
     with outer.stdout:
         try:
             assert "laid" in outer.stdout.readline()
-            assert _is_seen()
+            assert _becomes(there=True)
             os.kill(outer.pid, number)
             outer.wait(timeout=LIMIT_S)
         finally:
             outer.kill()
             outer.wait(timeout=LIMIT_S)
-    deadline = time.monotonic() + LIMIT_S
-    while _sleepers() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _sleepers()
+    assert _becomes(there=False)
     links = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
     assert "switch" not in links and "host1" not in links
 
 
-def _is_seen():
+def _becomes(*, there):
     """Whether a sleeper is there; one look can miss it, as other processes come and go."""
     deadline = time.monotonic() + LIMIT_S
-    while not (found := _sleepers()) and time.monotonic() < deadline:
+    while bool(found := _sleepers()) is not there and time.monotonic() < deadline:
         time.sleep(0.05)
-    return bool(found)
+    return bool(found) is there
 
 
 def _sleepers():

@@ -8,9 +8,8 @@ import pytest
 pytest.importorskip("horovod.torch", reason="the bench is Horovod's", exc_type=ImportError)
 pytest.importorskip("matplotlib", reason="the bench draws")
 
-from _spaces import finish, needs_spaces, start
-from harness import LIMIT_S
 from installed import horovod_parts
+from network._spaces import finish, needs_spaces
 
 from benchmarks.network.options import parse
 from benchmarks.network.spans import PHASES
@@ -59,8 +58,7 @@ def test_ratios_are_taken_within_rounds():
 def measured(tmp_path, *arguments):
     usual = ["--hosts", "2", "--models", "transformer", "--rounds", "1", "--steps", "1"]
     command = [sys.executable, "-m", "benchmarks.network", *usual, *arguments]
-    code, output = finish(start([*command, "--output", str(tmp_path / "net")]), LIMIT_S)
-    assert code == 0, output[-6000:]
+    finish([*command, "--output", str(tmp_path / "net")])
     assert (tmp_path / "net.png").stat().st_size > 10_000
     (found,) = json.loads((tmp_path / "net.json").read_text())["settings"]
     return found

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="the trainings are PyTorch's")
 pytest.importorskip("matplotlib", reason="the bench draws")
 
-from _spaces import finish, needs_spaces, start
-from harness import LIMIT_S
+from network._spaces import finish, needs_spaces
 
 from benchmarks.accuracy.data import FASHION
 from benchmarks.network.options import parse
@@ -173,8 +172,7 @@ def test_trainings_are_timed_over_the_wire(tmp_path):
     methods = ["dense", "powersgd2", "topk", "dgc", "ldte_bs"]
     arguments = ["--train", "perceptron", "--quick", "--steps", "4", "--rates", "1gbit"]
     arguments += ["--methods", *methods, "--output", str(tmp_path / "train")]
-    code, output = finish(start([sys.executable, "-m", "benchmarks.network", *arguments]), LIMIT_S)
-    assert code == 0, output[-6000:]
+    finish([sys.executable, "-m", "benchmarks.network", *arguments])
     rows = json.loads((tmp_path / "train.json").read_text())["runs"]
     found = {row["training"]["method"]: row["result"] for row in rows}
     assert set(found) == set(methods)

@@ -6,17 +6,15 @@ budget.
 """
 
 import json
-import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 import cases
 import pytest
-from harness import LIMIT_S, ROOT
 from passes.page_trap import compile_trap
 from passes.worker import CASES, DIRECTED, MUTANTS
+from programs import run_python
 
 # Torch's operations are a pass each: that engine is for devices, where no page faults count them.
 TWO_THREADS = {"id": "numba", "threads": 2}
@@ -52,17 +50,12 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="module", params=WITH_TIERS, ids=str)
 def measured(request, library):
     worker = Path(__file__).with_name("worker.py")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        # every large array is fresh memory, which the kernel counts
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-    }
-    command = [sys.executable, str(worker), str(library), json.dumps(request.param)]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    assert run.returncode == 0, run.stderr
+    # every large array is fresh memory, which the kernel counts
+    fresh = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    done = run_python(worker, library, json.dumps(request.param), **fresh)
+    assert done.returncode == 0, done.stderr
     id = request.param["id"] if isinstance(request.param, dict) else request.param
-    return id, json.loads(run.stdout)
+    return id, json.loads(done.stdout)
 
 
 def best(steps):

@@ -25,7 +25,7 @@ def test_the_benches_are_listed_without_being_loaded():
         assert f"  {name} " in listed.stdout
 
 
-@pytest.mark.parametrize(("bench", "module"), [("waiting", "torch"), ("codecs", "matplotlib")])
+@pytest.mark.parametrize(("bench", "module"), [("select", "torch"), ("codecs", "matplotlib")])
 def test_without_its_packages_the_error_names_the_missing_one(tmp_path, bench, module):
     done = run_plain(tmp_path, bench, module="benchmarks")
     assert done.returncode == 1, done.stderr

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import worlds
 from conformance.codec_checks import selection_of
-from conformance.exchange_checks import SPECS, configured, integers, whole_residuals
+from conformance.exchange_checks import SPECS, configured, integers
 from conformance.forgeries import forged
 
 from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
@@ -167,7 +167,7 @@ def test_every_exchange_makes_it_one_error_on_all_ranks_without_a_trace(case, li
 
         session = Session(configuration, SPECS, collective, buckets=[(0, 1, 2)])
         session.reduce(integers(collective.rank, 0))
-        before = worlds.bits_of(whole_residuals(session))
+        before = worlds.bits_of(worlds.residuals(session))
         meet("before")
         if collective.rank == 0:
             monkeypatch.setattr(contexts, "MOST_BYTES", limit)
@@ -178,7 +178,7 @@ def test_every_exchange_makes_it_one_error_on_all_ranks_without_a_trace(case, li
         if collective.rank == 0:
             monkeypatch.undo()
         meet("again")
-        assert worlds.bits_of(whole_residuals(session)) == before
+        assert worlds.bits_of(worlds.residuals(session)) == before
         reduced = session.reduce(integers(collective.rank, 1))
         return all(np.isfinite(array).all() for array in reduced.values())
 

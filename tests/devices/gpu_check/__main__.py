@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 
 from devices.gpu_check import build, cub
-from devices.gpu_check.checks import ENGINES, ROOT, checks, run, time_engine, times_of
+from devices.gpu_check.checks import ENGINES, checks, run, time_engine, times_of
 from devices.gpu_check.page import Result, draw, write
+from harness import ROOT
 
 NOT_RUN = 3
 THERE = Result(build.NAME, "passed", "installed")
@@ -33,15 +34,15 @@ def say(result: Result) -> None:
 def horovod(options: argparse.Namespace) -> Result:
     if options.built:
         return Result(build.NAME, "passed", "built by scripts/cuda-build")
-    is_there, has = build.sees_gpu(), build.has_nccl()
-    if build.wants_build(options.build, is_there, has):
+    has = build.has_nccl()
+    if options.build or (build.sees_gpu() and not has):
         print("building Horovod with NCCL: it takes a while", flush=True)
         result, python = build.build()
         if python is not None:
             sys.stdout.flush()
-            built = build.tools(python)
-            os.environ["PATH"] = os.pathsep.join([*built.path, os.environ["PATH"]])
-            os.environ.setdefault("CCCL", built.cccl)
+            folders, headers = build.tools(python)
+            os.environ["PATH"] = os.pathsep.join([*folders, os.environ["PATH"]])
+            os.environ.setdefault("CCCL", headers)
             command = [python, "-m", "devices.gpu_check", "--built", "--page", options.page]
             os.execv(python, list(map(str, command)))
         return result

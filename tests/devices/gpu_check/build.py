@@ -7,11 +7,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 from devices.gpu_check.page import Result
+from harness import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 NAME = "Horovod with NCCL"
 LIMIT_S = 5400
 """Time limit of a build in seconds. A build downloads 3 GB and compiles for minutes."""
@@ -36,10 +35,6 @@ def has_nccl() -> bool:
     return done.returncode == 0
 
 
-def wants_build(asked: bool, is_there: bool, has: bool) -> bool:
-    return asked or (is_there and not has)
-
-
 def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, str | None]:
     try:
         done = subprocess.run([command], capture_output=True, text=True, timeout=LIMIT_S)
@@ -53,16 +48,12 @@ def build(command: str = str(ROOT / "scripts" / "cuda-build")) -> tuple[Result, 
     return Result(NAME, "passed", "built by scripts/cuda-build"), python
 
 
-class Tools(NamedTuple):
-    path: list[str]
-    cccl: str
-
-
-def tools(python: str) -> Tools:
+def tools(python: str) -> tuple[list[str], str]:
+    """Return the folders of commands, and the folder of CCCL's headers."""
     commands = Path(python).parent
     folder = commands.parents[1]
     (headers,) = [*folder.glob("cccl/nvidia/*/include/cccl"), folder / "cccl"][:1]
-    return Tools([str(commands), str(folder / "cuda" / "bin")], str(headers))
+    return [str(commands), str(folder / "cuda" / "bin")], str(headers)
 
 
 PYTHON = "python:"

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from devices.gpu_check.page import Lines, Result
-from harness import launch
+from harness import PATHS, ROOT, launch
 from installed import horovod_parts
 
-ROOT = Path(__file__).resolve().parents[3]
 ENGINES = ("torch", "triton")
 SIZES = ("1000000", "25000000", "100000000")
 RANKS = 2
@@ -42,7 +41,7 @@ HELD_UP = 0.5
 
 def run(command: list[str], limit_s: float, **environment: str) -> subprocess.CompletedProcess[str]:
     own = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "tests"), own]))
+    path = os.pathsep.join(filter(None, [*PATHS, own]))
     try:
         return subprocess.run(
             command,
