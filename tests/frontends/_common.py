@@ -1,6 +1,7 @@
 """Tools of all workers without a framework: named cases, and accounts of entries (``Books``)."""
 
 import logging
+import traceback
 from functools import cache
 
 import numpy as np
@@ -57,14 +58,16 @@ def caught(function, *arguments):
 
 
 def run_cases(cases, rank, meet):
-    """Run all cases, and report the result or error of each. A case gets its own name. The report
-    is updated after every case, so that the earlier results are known if a case hangs."""
+    """Run all cases, and report the result or error of each. A case gets its own name, and may
+    assert what must hold. The report is updated after every case, so that the earlier results are
+    known if a case hangs."""
     results = {}
     for name, function in cases.items():
         try:
             results[name] = {"measured": function(name)}
         except Exception as error:
-            results[name] = {"error": f"{type(error).__name__}: {error}"}
+            line = traceback.extract_tb(error.__traceback__)[-1].line
+            results[name] = {"error": f"{type(error).__name__}: {error} at: {line}"}
         report(rank, results)
         meet()
     return results

@@ -5,8 +5,8 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from _common import SPARSE_ONLY, Cases, caught
-from _ddp_cases import SMALL_BUCKETS, loss_of, network
+from _common import SPARSE_ONLY, ULP, Cases, caught
+from _ddp_cases import SMALL_BUCKETS, are_alike, loss_of, network
 from _tensors import digest_of, flat_parameters
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hvd_sparse.ddp import register
 
 STEPS = 5
+TOLERANCE_ULPS = 16
 
 
 def sgd(parameters):
@@ -41,7 +42,8 @@ def train(model, optimizer, *, dtype=torch.float32, passes=1, scaler=None, syncs
 
 
 def compare(name, run):
-    """Return how far the results of training with and without the hook differ.
+    """Check that replicas stay identical. Return how far the results of training with and without
+    the hook differ, also relative to how far training moves the weights, and the stats.
 
     run : function that trains a model and returns it; it gets a function that adds the hook
     """
@@ -58,13 +60,9 @@ def compare(name, run):
         for handle in handles:
             stats = handle.stats()
             handle.close()
+    assert are_alike(digest_of([ends[1]]))
     apart = float((ends[0] - ends[1]).abs().max())
-    return {
-        "apart": apart,
-        "difference": apart / float((ends[0] - starts[0]).abs().max()),
-        "digest": digest_of([ends[1]]),
-        **{key: stats[key] for key in ("sparse_steps", "dense_steps")},
-    }
+    return apart, apart / float((ends[0] - starts[0]).abs().max()), stats
 
 
 def beside_dense(
@@ -86,15 +84,15 @@ def beside_dense(
         train(model, make(model.parameters()), dtype=dtype, **how)
         return model
 
-    return compare(name, run)
+    _, difference, stats = compare(name, run)
+    assert difference <= TOLERANCE_ULPS * ULP[str(dtype).removeprefix("torch.")], difference
+    assert (stats["sparse_steps"] > 0, stats["dense_steps"] > 0) == (sparse, not sparse), stats
 
 
 DENSITY_ONE = {
     "plain": {},
     "small_buckets": SMALL_BUCKETS,
     "bucket_view": {"gradient_as_bucket_view": True, **SMALL_BUCKETS},
-    "find_unused": {"find_unused_parameters": True, **SMALL_BUCKETS},
-    "static_graph": {"static_graph": True, **SMALL_BUCKETS},
     "accumulated": {"passes": 3, **SMALL_BUCKETS},
     "synchronized_at_every_pass": {"passes": 2, "syncs_always": True, **SMALL_BUCKETS},
     "loss_scale": {"scaled": True},
@@ -124,11 +122,13 @@ def with_momentum(name, make_model, passes=1, **ddp):
         train(model, optimizer, passes=passes)
         return model
 
-    return compare(name, run)
+    apart, *_ = compare(name, run)
+    assert apart <= TOLERANCE_ULPS * ULP["float32"], apart
 
 
 @cases
-def momentum_met_by_its_own_results(name):
+def results_are_not_taken_for_gradients(name):
+    """By a memory that makes velocities of gradients: the second pass is refused on all ranks."""
     errors = []
     model = DistributedDataParallel(network(), **SMALL_BUCKETS)
     optimizer = torch.optim.SGD(model.parameters(), **MOMENTUM)
@@ -141,7 +141,9 @@ def momentum_met_by_its_own_results(name):
             optimizer.zero_grad(set_to_none=False)
         errors.append(caught(lambda: loss_of(model, 91).backward()))
     handle.close()
-    return {**with_momentum(name, network, passes=2), "errors": errors}
+    with_momentum(name, network, passes=2)
+    for words in errors:
+        assert words.startswith("InvalidOption: tensor '") and "no_sync()" in words, words
 
 
 class Branching(nn.Module):

@@ -1,8 +1,10 @@
 """A small model, a rank's data and Horovod's optimizer, for Keras 2 and Keras 3."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import tensorflow as tf
-from _tensorflow_cases import hvd
+from _tensorflow_cases import Compression, hvd
 
 keras = tf.keras
 IS_3 = hasattr(keras, "Variable")
@@ -54,6 +56,20 @@ def go_on(model, callbacks=()):
     return model.fit(
         *data_of_rank(), batch_size=BATCH_SIZE, shuffle=False, verbose=0, callbacks=list(callbacks)
     ).history
+
+
+@contextmanager
+def compressing(model, name, optimizer, *, is_ours, **options):
+    """Give a compressor of all entries that gets the optimizer; or, for the training with which it
+    is compared, none."""
+    if not is_ours:
+        yield hvd.Compression.none
+        return
+    compressor = Compression.topk(model, density=1.0, name=name, optimizer=optimizer, **options)
+    try:
+        yield compressor
+    finally:
+        compressor.close()
 
 
 def count_steps(optimizer, model):

@@ -137,5 +137,17 @@ def later_step_of(compressor, variables, ours=None, **how):
     return step_of(compressor, variables, **how)
 
 
+def are_alike(value, name):
+    return len({repr(each) for each in hvd.allgather_object(value, name=f"{name}.alike")}) == 1
+
+
+def check_everything_was_sent(compressor, gradients, entries):
+    """Check that a compressor has sent all entries of a number of gradients, and nothing dense."""
+    stats = compressor.stats()
+    compressor.close()
+    assert (stats["sparse_steps"], stats["dense_steps"]) == (gradients, 0), stats
+    assert stats["entries_sent"] == stats["entries_total"] == entries, stats
+
+
 def is_usable(name):
     return float(summed(1.0, f"{name}.usable")) == hvd.size()

@@ -1,9 +1,6 @@
-"""Cases that only TensorFlow has: a timeline, the names of collectives in traces, and
-``Compression.auto`` with tapes and Keras."""
+"""Cases that only TensorFlow has: the names of collectives in traces, and ``Compression.auto`` with
+tapes and Keras."""
 
-import os
-import tempfile
-from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -12,8 +9,8 @@ from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
 from _keras_models import BATCHES, RATE, DistributedOptimizer, fit, go_on, make_built_model
 from _laws import SHAPES, AutoBooks
 from _tensorflow_cases import (
-    Books,
     Compression,
+    are_alike,
     digest_of,
     hvd,
     last_rank,
@@ -21,9 +18,6 @@ from _tensorflow_cases import (
     tape_gradients,
     variables_of,
 )
-
-from hvd_sparse.cli.timeline import read_trace
-from hvd_sparse.tracing import SETTING, path_of
 
 LAWS, AUTO = Cases(), Cases()
 
@@ -35,21 +29,8 @@ def horovod_operations(traced):
 
 
 @LAWS
-def timeline(name):
-    os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
-    try:
-        books = Books(SHAPES, "ldte_bs", name=name)
-        for step in range(20):
-            books.take_step(books.gradients(step))
-        books.compressor.close()
-        events = read_trace(path_of(os.environ[SETTING], hvd.rank()))
-    finally:
-        del os.environ[SETTING]
-    return Counter(event["name"] for event in events if event["ph"] == "X")
-
-
-@LAWS
 def names_of_groups_are_those_of_other_ranks_and_traces(name):
+    """Four gradients, in two groups: a reduction of carriers and an allgather each."""
     variables = variables_of([(40, 30), (50,), (8, 8, 3), (7, 9), (9, 5)])
     compressor = Compression.topk(variables, density=0.1, name=name, **SPARSE_ONLY)
 
@@ -66,7 +47,8 @@ def names_of_groups_are_those_of_other_ranks_and_traces(name):
         step(tf.ones(size))
         names.append(horovod_operations(step.get_concrete_function(tf.TensorSpec([size]))))
     compressor.close()
-    return names
+    assert are_alike(names, name)
+    assert names == [names[0]] * 3 and len(names[0]) == 4, names
 
 
 @LAWS
@@ -84,7 +66,10 @@ def names_that_elastic_runs_know(name):
 
         names += horovod_operations(step.get_concrete_function())
         compressor.close()
-    return names
+    assert len(names) > 6
+    known = ("HorovodAllreduce", "HorovodAllgather", "HorovodBroadcast")
+    unknown = [each for each in names if not any(word in each for word in known)]
+    assert unknown == [], unknown
 
 
 @AUTO
@@ -109,9 +94,8 @@ def auto_of_two_tapes_in_one_function(name):
         gradients = [tf.constant(draw.standard_normal(v.shape), tf.float32) for v in variables]
         digests.append(digest_of(step(gradients)))
     compressor.close()
-    told = hvd.allgather_object(digests, name=f"{name}.alike")
-    is_alike = all(each == digests for each in told)
-    return {"alike": is_alike, "steps_left": len(compressor._policy.trial.left)}
+    assert are_alike(digests, name)
+    assert compressor._policy.trial.left == []
 
 
 def auto_leaves_alone_who_is_not_in_its_process_set(name, process_set):
@@ -121,16 +105,12 @@ def auto_leaves_alone_who_is_not_in_its_process_set(name, process_set):
     books.compressor.close()
     is_member = process_set.included()
     told = hvd.allgather_object((is_member, steps), name=f"{name}.steps")
-    return {
-        "is_member": is_member,
-        "left": len(books.compressor._policy.trial.left),
-        "alike": len({repr(steps) for is_member, steps in told if is_member}) == 1,
-    }
+    assert len({repr(steps) for is_member, steps in told if is_member}) == 1
+    assert len(books.compressor._policy.trial.left) == (0 if is_member else 4)
 
 
 def train(name, groups=None):
-    """Train a model by ``fit``; return a digest of its weights, the losses, and the number of steps
-    that are left in the script."""
+    """Train a model by ``fit`` on all ways. Replicas learn and stay identical."""
     model = make_built_model()
     compressor = Compression.auto(
         model, density=0.1, name=name, min_numel=10, codec="index_value", allow_dense=False
@@ -141,8 +121,9 @@ def train(name, groups=None):
     )
     losses = fit(model, optimizer, steps_per_execution=4)["loss"] + go_on(model)["loss"]
     compressor.close()
-    left = len(compressor._policy.trial.left)
-    return {"digest": digest_of(model.get_weights()), "losses": losses, "left": left}
+    assert are_alike(digest_of(model.get_weights()), name)
+    assert losses[-1] < losses[0], losses
+    assert compressor._policy.trial.left == [], "a step was no step, or one was two"
 
 
 AUTO["auto_trains_by_keras"] = train
@@ -156,10 +137,10 @@ def auto_refuses_what_it_cannot(name):
     bare = make(name=f"{name}.bare")
     other = make(name=f"{name}.other", trial_steps=3 if last_rank() else 5)
     loss = linear_loss(variables, [tf.ones(shape) for shape in SHAPES.values()])
-    found = {
-        "bare": caught(lambda: hvd.allreduce(variables[0], compression=bare)),
-        "other": caught(lambda: tape_gradients(loss, variables, other)),
-    }
+    without_tape = caught(lambda: hvd.allreduce(variables[0], compression=bare))
+    differing = caught(lambda: tape_gradients(loss, variables, other))
     bare.close()
     other.close()
-    return found
+    assert without_tape.startswith("UnsupportedInput: "), without_tape
+    assert "hvd.DistributedGradientTape" in without_tape, without_tape
+    assert differing.startswith("RankMismatch: ") and '"trial_steps": 3' in differing, differing

@@ -6,7 +6,7 @@ import horovod.tensorflow.keras as keras_hvd
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
-from _tensorflow_cases import Compression, digest_of, hvd, tape_gradients
+from _tensorflow_cases import Compression, are_alike, digest_of, hvd, tape_gradients
 
 from hvd_sparse.tensorflow import LogMetrics
 
@@ -21,15 +21,6 @@ def sequential():
     return keras.Sequential([keras.layers.Dense(50, activation="tanh"), keras.layers.Dense(3)])
 
 
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = keras.layers.Dense(50), keras.layers.Dense(3)
-
-    def call(self, inputs):
-        return self.second(tf.tanh(self.first(inputs)))
-
-
 class Module(tf.Module):
     def __init__(self):
         super().__init__()
@@ -42,7 +33,7 @@ class Module(tf.Module):
         return tf.tanh(inputs @ self.weight) @ self.out
 
 
-MODELS = {"sequential": sequential, "subclassed": Subclassed, "module": Module}
+MODELS = {"sequential": sequential, "module": Module}
 
 
 def data():
@@ -52,17 +43,18 @@ def data():
     )
 
 
-def outcome_of(model, compressor):
+def check_replicas(name, model, compressor, steps, told=()):
+    """Check that ranks have the same weights, and were told the same, after some steps."""
     stats = compressor.stats()
     compressor.close()
     weights = digest_of(variable.numpy() for variable in model.trainable_variables)
-    return {
-        "weights": weights,
-        **{key: stats[key] for key in ("steps", "sparse_steps", "entries_sent")},
-    }
+    assert are_alike([weights, told], name)
+    assert stats["steps"] == steps and stats["sparse_steps"] > 0, stats
+    return stats
 
 
 def with_tape(name, *, make, in_graph):
+    """A model that its first batch builds trains with the tape."""
     keras.utils.set_random_seed(3)
     model, optimizer = make(), keras.optimizers.SGD(RATE)
     compressor = Compression.topk(model, density=0.5, name=name, **SPARSE_ONLY)
@@ -80,7 +72,9 @@ def with_tape(name, *, make, in_graph):
         run()
         if number == 0:
             hvd.broadcast_variables(model.trainable_variables, root_rank=0)
-    return outcome_of(model, compressor)
+    stats = check_replicas(name, model, compressor, STEPS)
+    assert stats["sparse_steps"] == STEPS * len(model.trainable_variables)
+    assert stats["entries_sent"] > 0
 
 
 for kind, make in MODELS.items():
@@ -115,27 +109,41 @@ def warm_up():
 
 
 @cases
-def callbacks_with_a_backend(name):
-    found = {}
+def horovods_callbacks_of_keras_2_work_once_they_have_its_backend(name):
     made = {"warm_up": warm_up(), "metrics": keras_hvd.callbacks.MetricAverageCallback()}
     for kind, callback in made.items():
         callback.backend = keras.backend
         model, compressor, history = fitted(f"{name}.{kind}", callback=callback)
-        told = {key: [float(value) for value in history.get(key, [])] for key in ("loss", "lr")}
-        found[kind] = {**outcome_of(model, compressor), **told}
-    return found
+        told = [float(each) for each in history["loss" if kind == "metrics" else "lr"]]
+        check_replicas(f"{name}.{kind}", model, compressor, 2 * EPOCHS, told)
+        if kind == "warm_up":
+            np.testing.assert_allclose(told, [0.075, 0.1], rtol=1e-6)
 
 
 @cases
-def watched(name):
+def a_fit_is_watched_by_writers_and_a_callback(name):
     heard = []
     model, compressor, _ = fitted(name, telemetry=heard.append, telemetry_every=3)
-    text = compressor.summary(all_ranks=True)
-    return {**outcome_of(model, compressor), "records": heard, "summary": text}
+    of_all = compressor.summary(all_ranks=True).partition("all ranks")[2]
+    check_replicas(name, model, compressor, 2 * EPOCHS, of_all)
+    assert of_all
+    events = [(each["event"], each["step"]) for each in heard]
+    metrics = [each for each in heard if each["event"] == "metrics"]
+    # 2 epochs of 2 batches: a record at steps 1 and 3, metrics of the third batch and both epochs.
+    steps = {"metrics": [2, 3, 4], "run": [0], "step": [1, 3]}
+    expected = [(event, step) for event in steps for step in steps[event]]
+    assert sorted(events) == (expected if hvd.rank() == 0 else []), events
+    assert all(each["loss"] > 0 for each in metrics), metrics
+    for each in heard:
+        if each["event"] == "step":
+            (told,) = each["tensors"].values()  # of 4 tensors only the large one is compressed
+            assert told["density_achieved"] == 0.5 and told["exchange_s"] > 0, told
 
 
 @cases
 def placement(name):
+    """In a graph that is traced for a GPU, what numpy does and our collectives are pinned to the
+    host, so TensorFlow copies a gradient to the host once, and its result back once."""
     weight = tf.Variable(tf.ones((FEATURES, 50)), name="weight")
     compressor = Compression.topk([weight], density=0.1, name=name, **SPARSE_ONLY)
 
@@ -151,9 +159,21 @@ def placement(name):
         kind = "other" if "hvd_sparse" not in node.name else node.op
         found.setdefault(kind, set()).add(node.device.rpartition("/device:")[2])
     compressor.close()
-    functions = definition.library.function
-    copies = sorted(copy for f in functions for copy in copies_of(f.node_def))
-    return {"devices": {kind: sorted(each) for kind, each in found.items()}, "copies": copies}
+    assert found["PyFunc"] == found["HorovodAllgather"] == {"CPU:0"}, found
+    assert "GPU:0" in found["other"], "the program itself is not on the GPU"
+    crossing = [copy for f in definition.library.function for copy in copies_of(f.node_def)]
+    flat, result = ("Reshape", "hvd_sparse_send"), ("hvd_sparse_receive", "Reshape")
+    assert crossing.count(flat) == crossing.count(result) == 1, crossing
+    # A name, what stands for no parameter, and the carrier, there and back.
+    small = {
+        ("SerializeTensor", "hvd_sparse_send"),
+        ("Const", "hvd_sparse_send"),
+        ("hvd_sparse_send", "HorovodAllreduce"),
+        ("HorovodAllreduce", "hvd_sparse_receive"),
+        ("Fill", "hvd_sparse_receive"),
+        ("Const", "hvd_sparse_receive"),
+    }
+    assert len(crossing) == 7 and set(crossing) - small == {flat, result}, crossing
 
 
 def copies_of(nodes):

@@ -31,15 +31,16 @@ from hvd_sparse.plan.measurements import STEPS, WARMUP
 from hvd_sparse.torch import Compression
 from hvd_sparse.tracing import SETTING, path_of
 
-cases = Cases()
+laws = Cases()
+"""Cases that assert what must hold on every rank, and return nothing."""
 
 
 def integers(shape, *seed):
     return torch.randint(-8, 9, shape, generator=torch.Generator().manual_seed(hash(seed))).float()
 
 
-@cases
-def parameters_added_later(name):
+@laws
+def parameters_added_later_join_and_nothing_of_the_others_is_lost(name):
     books, lost = Books({"first": (16, 40), "removed": (3, 4)}, "topk", name=name), []
     for step in range(20):
         if step == 10:
@@ -54,17 +55,18 @@ def parameters_added_later(name):
                 del each["removed"]
             books.compressor = books.compress()
             taken = books.compressor.load_state_dict(state, strict=False)
+            assert taken == (["later"], ["removed"]), taken
             books.wrap()
         books.take_step(books.gradients(step))
         lost.append(books.lost())
     tensors = books.compressor.state_dict()["tensors"]
     books.compressor.close()
-    steps = {key: tensor["steps"] for key, tensor in tensors.items()}
-    return {"lost": lost, "taken": taken, "steps": steps}
+    assert lost == [0] * 20, lost
+    assert {key: each["steps"] for key, each in tensors.items()} == {"first": 20, "later": 10}
 
 
-@cases
-def gradients_of_equal_shapes(name):
+@laws
+def no_gradient_is_taken_for_another(name):
     """Compare every reduced gradient with that of its parameter, at density 1.0. The order of hooks
     differs between ranks and steps, and a third of the gradients is missing."""
     parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
@@ -85,14 +87,14 @@ def gradients_of_equal_shapes(name):
             wanted = sum(
                 mark_of(i, step, rank) for rank in range(hvd.size()) if takes_part(i, step, rank)
             )
-            if not torch.equal(parameters[f"p{i}"].grad, torch.full((2, 3), float(wanted))):
+            if not parameters[f"p{i}"].grad.eq(wanted).all():
                 swapped.append([step, i])
     compressor.close()
-    return {"swapped": swapped}
+    assert swapped == [], swapped
 
 
-@cases
-def gradients_zeroed_in_place(name):
+@laws
+def gradients_zeroed_in_place_make_no_memory_grow(name):
     parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
@@ -110,11 +112,12 @@ def gradients_zeroed_in_place(name):
             tensors.append(living_tensors())
             places.append(len(compressor._index._position_at))
     compressor.close()
-    return {"tensors": tensors, "places": places}
+    assert len(set(tensors)) == 1, tensors
+    assert places == [3, 3], places
 
 
-@cases
-def results_are_resized_at_once(name):
+@laws
+def results_that_horovod_resizes_at_once_arrive(name):
     """Be slow with empty tensors, so that Horovod's thread resizes those that it has already."""
     variables = make_variables({"matrix": (8, 6)})
     compressor = Compression.topk(params_of(variables), density=0.5, name=name, **SPARSE_ONLY)
@@ -133,14 +136,18 @@ def results_are_resized_at_once(name):
             compressor.collective.allreduce(given, f"{name}.reduced"),
             compressor.collective.alltoall(given, splits, f"{name}.exchanged"),
         ]
-        return [each.wait(None).tolist() for each in pending]
+        gathered, reduced, exchanged = (each.wait(None).tolist() for each in pending)
     finally:
         torch.Tensor.detach = detach
         compressor.close()
+    from_all = [rank + 1.0 for rank in range(ranks) for _ in range(2)]
+    assert gathered == [number for number in from_all for _ in range(ranks)], gathered
+    assert reduced == 2 * ranks * [sum(range(1, ranks + 1))], reduced
+    assert exchanged == from_all, exchanged
 
 
-@cases
-def two_threads_begin_a_bucket(name):
+@laws
+def two_threads_begin_a_bucket_once(name):
     """Gradients come in two threads, as with two devices, and the first one takes long."""
     variables = make_variables({"slow": (8, 6), "quick": (8, 6)})
     options = {"density": 0.5, "name": name, "groups": 1, **SPARSE_ONLY}
@@ -172,7 +179,7 @@ def two_threads_begin_a_bucket(name):
         }
         results = [compressor.decompress(summed[key], begun[key][1]) for key in variables]
     compressor.close()
-    return [each.tolist() for each in results]
+    assert len(set(hvd.allgather_object(digest_of(results), name=f"{name}.alike"))) == 1
 
 
 def living_tensors():
@@ -194,19 +201,21 @@ def mark_of(number, step, rank):
     return float(1 + number + 64 * rank + 1024 * step)
 
 
-@cases
-def other_groups_on_one_rank(name):
+@laws
+def groups_that_differ_between_ranks_are_refused(name):
     variables = make_variables({"wide": (16, 40), "tall": (60, 5)})
     options = {"density": 0.05, "name": name, **SPARSE_ONLY}
     compressor = Compression.ldte_bs(params_of(variables), **options)
     said = caught(compressor.regroup, 1 if hvd.rank() == 0 else 2)
     compressor.close()
-    return said
+    words = "nothing was raised" if hvd.size() == 1 else "ranks were given different groups"
+    assert words in said, said
 
 
 # -- watching a run -------------------------------------------------------------------------------
 
 WATCHED, WATCHED_STEPS, EVERY = {"wide": (40, 30), "tall": (90, 8)}, 5, 2
+WATCHED_NAME = "watched"
 
 
 def train_watched(name, **options):
@@ -214,23 +223,34 @@ def train_watched(name, **options):
     for step in range(WATCHED_STEPS):
         seen.append(digest_of(books.take_step(books.gradients(step))))
         books.compressor.log(loss=torch.tensor(0.5, requires_grad=True))
-    found = {"summary": books.compressor.summary(all_ranks=True), **books.compressor.stats()}
+    summary = books.compressor.summary(all_ranks=True)
     books.compressor.close()
-    return {"gradients": seen, **found}
+    return seen, summary
 
 
-@cases
-def watched(name):
+@laws
+def watching_changes_no_bit_and_tells_what_was_sent(name):
     heard = []
-    plain = train_watched(f"{name}.plain")
+    plain, _ = train_watched(f"{name}.plain")
     # One rank alone is told to write: what is written is no affair of the others.
     options = {} if hvd.rank() else {"telemetry": heard.append, "telemetry_every": EVERY}
-    found = train_watched(f"{name}.watched", **options)
-    return {**found, "records": heard, "plain": plain["gradients"]}
+    seen, summary = train_watched(WATCHED_NAME, **options)
+    assert seen == plain
+    for rank in range(hvd.size()):
+        assert f"\n{rank:>4}  " in summary, "a row a rank, on every rank"
+    if hvd.rank():
+        assert heard == []
+        return
+    run, *records = [each for each in heard if each["event"] != "metrics"]
+    assert run["event"] == "run" and run["world_size"] == hvd.size()
+    assert [each["step"] for each in records] == [1, 2, 4]
+    assert all(set(each["tensors"]) == set(WATCHED) for each in records)
+    metrics = [(each["step"], each["loss"]) for each in heard if each["event"] == "metrics"]
+    assert metrics == [(step, 0.5) for step in range(1, WATCHED_STEPS + 1)]
 
 
-@cases
-def timeline(name):
+@laws
+def an_early_message_is_under_way_while_later_gradients_are_computed(name):
     os.environ[SETTING] = f"{tempfile.mkdtemp()}/ours.json"
     try:
         first, last = nn.Linear(16, 32), nn.Linear(32, 8)
@@ -252,11 +272,11 @@ def timeline(name):
             whose = event.get("args", {}).get("of", "").rpartition(" ")[2]
             span = (event["ts"], event["ts"] + event["dur"])
             spans.setdefault(f"{event['name']} {whose}", []).append(span)
-    pairs = zip(spans["exchange last"], spans["select first"])
-    return {
-        "spans": {what: len(found) for what, found in spans.items()},
-        "started_before": [begin < chosen < end for (begin, end), (chosen, _) in pairs],
-    }
+    for what in ("select", "encode", "exchange", "decode"):
+        for whose in ("first", "last"):
+            assert len(spans[f"{what} {whose}"]) == WATCHED_STEPS, (what, whose)
+    for (begin, end), (chosen, _) in zip(spans["exchange last"], spans["select first"]):
+        assert begin < chosen < end
 
 
 # -- densities that hide --------------------------------------------------------------------------
@@ -280,8 +300,8 @@ def asked_of(ledger):
     return {key: figures["density_asked"] for key, figures in tensors.items()}
 
 
-@cases
-def densities_that_hide(name):
+@laws
+def all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew(name):
     ledger = ledger_of(name)
     compressor = ledger.compressor
     lost, asked, applied, state = [], [], [], {}
@@ -291,32 +311,30 @@ def densities_that_hide(name):
         applied.append(digest_of(ledger.take_step(ledger.gradients(step))))
         lost.append(ledger.lost())
         asked.append(asked_of(ledger))
-    found, told, summary = asdict(compressor.hiding), compressor.stats(), compressor.summary()
-    alike = ledger.alike([asked, found])
+    assert ledger.alike([asked, asdict(compressor.hiding)])
+    assert not any(lost), lost
+    assert all(set(each.values()) == {1 / C_MAX} for each in asked[:ADOPTED_AT])
+    found = asdict(compressor.hiding)["densities"]
+    assert sorted(found) == sorted(HIDING)
+    assert asked[ADOPTED_AT:] == [found] * (len(asked) - ADOPTED_AT)
+    assert min(found.values()) == 1 / C_MAX, "nothing is computed behind the last gradient"
+    assert max(found.values()) <= 1
+    assert compressor.stats()["hiding"] == {"c_max": C_MAX, "is_measured": True}
+    assert "measured densities that hide" in compressor.summary()
     compressor.rejoin()
-    anew = compressor.stats()["hiding"]["is_measured"]
+    assert not compressor.stats()["hiding"]["is_measured"]
     compressor.close()
     again = ledger_of(f"{name}.again")
     again.compressor.load_state_dict(state)
     steps = range(SAVED_AT, SAVED_AT + 3)
     went_on = [digest_of(again.take_step(again.gradients(step))) for step in steps]
-    resumed = asked_of(again), again.compressor.hiding is None
+    assert went_on == applied[SAVED_AT:]
+    assert asked_of(again) == found and again.compressor.hiding is None  # by the state
     again.compressor.close()
-    return {
-        "lost": lost,
-        "asked": asked,
-        "alike": alike,
-        "found": found,
-        "told": told["hiding"],
-        "summary": summary,
-        "is_measured_in_a_new_world": anew,
-        "goes_on": went_on == applied[SAVED_AT:],
-        "resumed": resumed,
-    }
 
 
-@cases
-def other_densities_on_one_rank(name):
+@laws
+def states_with_other_densities_are_refused_on_all_ranks(name):
     ledger = ledger_of(name)
     for step in range(ADOPTED_AT + 1):
         ledger.take_step(ledger.gradients(step))
@@ -326,4 +344,5 @@ def other_densities_on_one_rank(name):
     ledger.compressor.load_state_dict(state)
     said = caught(ledger.take_step, ledger.gradients(ADOPTED_AT + 1))
     ledger.compressor.close()
-    return said
+    words = "the ranks have loaded states with different densities"
+    assert ("nothing was raised" if hvd.size() == 1 else words) in said, said

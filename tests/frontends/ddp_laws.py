@@ -14,15 +14,15 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from _common import SPARSE_ONLY, Cases, caught, run_cases
-from _ddp_cases import SMALL_BUCKETS, Chosen, chosen, loss_of, network, summed
+from _ddp_cases import SMALL_BUCKETS, Chosen, are_alike, chosen, loss_of, network, summed
 from _method_cases import (
     BUILT,
     METHODS,
     OVER_GROUPS,
     SHAPES,
     STEPS,
+    check_method,
     compressor_of,
-    found,
     gradients_of,
     simulated,
 )
@@ -59,7 +59,7 @@ def same_as_the_core(name):
         still.step()
     world = {"rank": dist.get_rank(), "size": dist.get_world_size(), "buckets": buckets}
     expected = simulated(handle, gradients_of, steps=range(STEPS), average=True, **world)
-    return found(handle, digest_of(applied), expected)
+    check_method(handle, digest_of(applied), expected)
 
 
 cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
@@ -77,6 +77,7 @@ def drawn_for(rank, step):
 
 
 def conserve(name, method, ddp=None, density=0.05, transposed=False, **options):
+    """Check that nothing is lost where buckets change and parameters are unused."""
     model = chosen(WIDE, transposed=transposed, **SMALL_BUCKETS, **(ddp or {}))
     handle = register(model, method, density=density, name=name, **SPARSE_ONLY, **options)
     totals = {key: np.zeros(shape) for key, shape in WIDE.items()}
@@ -107,14 +108,26 @@ def conserve(name, method, ddp=None, density=0.05, transposed=False, **options):
     asked = {key: figures["density_asked"] for key, figures in stats["tensors"].items()}
     together = [[handle.step.specs[i].key for i in members] for members in buckets]
     handle.close()
-    measured = {"asked": asked, "hiding": stats.get("hiding"), "together": together}
-    return {"lost": lost, "plans": len(plans), "idle": idle, **measured}
+    assert lost == [0] * 12, lost
+    # DDP builds its buckets anew, unless it looks for unused parameters.
+    assert (len(plans), idle > 0) == ((1, True) if ddp else (2, False)), (plans, idle)
+    return asked, stats, together
+
+
+@cases
+def all_ranks_send_what_hides_behind_later_buckets(name):
+    asked, stats, together = conserve(name, "topk", density="hiding:50")
+    assert are_alike([asked, together])
+    assert stats["hiding"] == {"c_max": 50, "is_measured": True}
+    assert sorted(asked) == sorted(key for keys in together for key in keys)
+    assert all(0.02 <= density <= 1 for density in asked.values()), asked
+    for keys in together:
+        assert len({asked[key] for key in keys}) == 1
 
 
 UNUSED = {"find_unused_parameters": True}
 cases |= {
     "conservation_of_transposed_parameters": partial(conserve, method="ldte_bs", transposed=True),
-    "densities_that_hide": partial(conserve, method="topk", density="hiding:50"),
     "conservation_without_rollback": partial(conserve, method="topk", ddp=UNUSED, rollback=False),
     "conservation_of_unused_parameters": partial(conserve, method="ldte_bs", ddp=UNUSED),
     "conservation_of_unused_parameters_by_oktopk": partial(
@@ -123,8 +136,10 @@ cases |= {
 }
 
 
-def spoiled(name, **options):
-    ends, errors, nans = [], [], []
+def spoiled(name, nans, words, **options):
+    """With NaN on one rank, ``nans`` entries of the gradients are NaN, or an error says ``words``;
+    the step leaves no trace."""
+    ends = []
     for bad in (3, None):
         model = chosen(WIDE, **SMALL_BUCKETS)
         handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY, **options)
@@ -138,18 +153,19 @@ def spoiled(name, **options):
             model.zero_grad()
             error = caught(lambda: model(gradients).backward())  # noqa: B023
             if step == bad:
-                errors.append(error)
-                nans.append(int(sum(p.grad.isnan().sum() for p in model.parameters())))
+                found = int(sum(p.grad.isnan().sum() for p in model.parameters())), error
             else:
                 still.step()
         arrays = [t["arrays"]["residual"] for t in handle.state_dict()["tensors"].values()]
         ends.append(digest_of([*arrays, *(p.grad for p in model.parameters())]))
         handle.close()
-    return {"ends": ends, "error": errors[0], "nans": nans[0]}
+    assert found[0] == nans and words in found[1], found
+    assert ends[0] == ends[1]
 
 
-cases["nan_propagates"] = spoiled
-cases["nan_is_raised"] = partial(spoiled, on_nonfinite="raise")
+cases["nan_propagates"] = partial(spoiled, nans=300, words="nothing was raised")
+raises = {"nans": 0, "words": "'t2': 1 of 300 entries", "on_nonfinite": "raise"}
+cases["nan_is_raised"] = partial(spoiled, **raises)
 
 
 def full_gradients(step, rank=None):
@@ -166,7 +182,7 @@ def trainee(name):
 
 
 @cases
-def resumed(name):
+def a_checkpoint_goes_on_as_if_nothing_had_been(name):
     digests, folder = [], [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     for stops in (None, "states", "file"):
@@ -193,15 +209,16 @@ def resumed(name):
         digests.append(digest_of(model.parameters()))
     dist.barrier()
     shutil.rmtree(folder[0], ignore_errors=True)
-    return {"digests": digests}
+    assert are_alike(digests)
+    assert len(set(digests)) == 1, digests
 
 
 @cases
-def clipped(name):
+def the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(name):
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=1.0, clip_grad_norm=2.0, name=name, **SPARSE_ONLY)
-    found = {}
-    for kind, rank in (("same", 0), ("other", dist.get_rank())):
+    errors, norms = [], []
+    for rank in (0, dist.get_rank()):
         gradients = full_gradients(0, rank)
         own = np.concatenate([gradients[key].ravel() for key in WIDE]).astype(np.float64)
         average = summed(own) / dist.get_world_size()
@@ -210,10 +227,14 @@ def clipped(name):
         model(gradients).backward()
         applied = flat_gradients(model)
         expected = average * (2.0 / np.sqrt(square))
-        found[f"{kind}_error"] = float(np.abs(applied - expected).max() / np.abs(expected).max())
-        found[f"{kind}_norm"] = float(np.linalg.norm(applied))
+        errors.append(np.abs(applied - expected).max() / np.abs(expected).max())
+        norms.append(float(np.linalg.norm(applied)))
     handle.close()
-    return found
+    assert are_alike([norms, *map(float, errors)])
+    assert max(errors) < 1e-5, errors
+    assert abs(norms[0] / 2.0 - 1) < 1e-5, norms
+    # The ranks' root mean square is above the norm of their average.
+    assert 2.0 / dist.get_world_size() < norms[1] < 2.0, norms
 
 
 def flat_gradients(model):
@@ -223,22 +244,22 @@ def flat_gradients(model):
 
 @cases
 def uneven_inputs(name):
+    """Join lets ranks have different numbers of batches."""
     model = chosen(WIDE, **SMALL_BUCKETS)
     handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY)
     steps = 3 + 2 * (dist.get_rank() == 0)
     with model.join():
         for step in range(steps):
             model(full_gradients(step)).backward()
-    found = handle.stats()["steps"]
+    assert handle.stats()["steps"] == 5
     handle.close()
-    return {"steps": found}
 
 
 @cases
-def groups_of_ranks(name):
+def the_ranks_are_those_of_ddps_process_group(name):
     group = dist.new_group([0, 1])
     if dist.get_rank() > 1:
-        return {"is_member": False}
+        return
     torch.manual_seed(1)
     model = DistributedDataParallel(Chosen(WIDE, torch.float32), process_group=group)
     handle = register(model, "topk", density=1.0, name=name, **SPARSE_ONLY)
@@ -246,20 +267,19 @@ def groups_of_ranks(name):
     gradients = (mine, other)[dist.get_rank()]
     model({key: gradients.get(key, np.zeros(WIDE[key], np.float32)) for key in WIDE}).backward()
     expected = (mine["t0"] + other["t0"]) / 2
-    differences = int((dict(model.module.named_parameters())["t0"].grad.numpy() != expected).sum())
     handle.close()
-    return {"is_member": True, "differences": differences}
+    assert (model.module.t0.grad.numpy() == expected).all()
 
 
 @cases
-def other_options_on_one_rank(name):
+def other_options_on_one_rank_are_refused_by_name(name):
     density = 0.1 if dist.get_rank() == 0 else 0.2
-    errors = [caught(lambda: register(chosen(WIDE), "topk", density=density, name=name))]
+    said = caught(lambda: register(chosen(WIDE), "topk", density=density, name=name))
     exchange = "hierarchical" if dist.get_rank() == 0 else "allgather"
-    errors.append(
-        caught(lambda: register(chosen(WIDE), "topk", density=0.1, exchange=exchange, name=name))
-    )
-    return {"errors": errors}
+    options = {"density": 0.1, "exchange": exchange, "name": name}
+    again = caught(lambda: register(chosen(WIDE), "topk", **options))
+    assert said.startswith("RankMismatch") and '"density": 0.2' in said, said
+    assert again.startswith("RankMismatch"), again
 
 
 def absent_rank(results):

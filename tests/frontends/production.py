@@ -17,33 +17,21 @@ else:
 hvd = fw.hvd
 STEPS, HALF, BAD_STEPS = 12, 5, (4, 5, 9)
 SHAPES = {"wide": (12, 16), "tall": (9, 4), "bias": (6,)}
-METHODS = {
-    "ldte_bs": {"method": "ldte_bs", "density": {"*": 0.1, "tall*": 0.25}},
-    "dgc": {"method": "dgc", "density": 0.05, "weight_decay": 0.01},
-    "redsync": {
-        "method": "redsync",
-        "density": 0.05,
-        "search": True,
-        "schedule": {"id": "exponential_warmup", "value": 0.05, "stage_steps": 2, "stages": 3},
-    },
-}
+DENSITIES = {"*": 0.1, "tall*": 0.25}
 
 
 class Training:
-    def __init__(
-        self, name, method="ldte_bs", scaled=False, groups=None, hands_over=False, **options
-    ):
+    def __init__(self, name, density=0.1, scaled=False, groups=None, hands_over=False):
         self.variables = fw.make_variables(SHAPES)
         self.groups = groups
-        chosen = {"density": 0.1, "name": name, "min_numel": 1, "allow_dense": False, **options}
-        momentum = 0.0 if method == "dgc" else 0.9
+        chosen = {"density": density, "name": name, "min_numel": 1, "allow_dense": False}
         if NAME == "torch":
-            self.optimizer = torch.optim.SGD(self.variables.values(), lr=0.05, momentum=momentum)
+            self.optimizer = torch.optim.SGD(self.variables.values(), lr=0.05, momentum=0.9)
             self.scaler = torch.amp.GradScaler(
                 "cpu", init_scale=2.0**10, growth_interval=3, enabled=scaled
             )
         else:
-            descent = tf.keras.optimizers.legacy.SGD(0.05, momentum=momentum)
+            descent = tf.keras.optimizers.legacy.SGD(0.05, momentum=0.9)
             self.scaler = self.optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
                 descent, initial_scale=2.0**10, dynamic_growth_steps=3
             )
@@ -52,7 +40,7 @@ class Training:
         if hands_over:
             chosen["optimizer"] = self.optimizer
         params = fw.params_of(self.variables)
-        self.compressor = getattr(fw.Compression, method)(params, **chosen)
+        self.compressor = fw.Compression.ldte_bs(params, **chosen)
         if NAME == "torch":
             self.optimizer = fw.distributed(
                 name, self.variables, self.optimizer, self.compressor, groups=groups
@@ -142,7 +130,12 @@ def loss_scaling(name, *, tensor, **options):
         kept.append([after[what] == before[what] for what in ("kept", "weights")])
     end = training.digest()["weights"]
     training.compressor.close()
-    return {"tensor": tensor, "seen": seen, "scales": scales, "kept": kept, "end": end}
+    bad = [step in BAD_STEPS for step in range(STEPS)]
+    assert seen == [[tensor] if is_bad else [] for is_bad in bad], seen
+    assert kept == [[is_bad] * 2 for is_bad in bad], kept
+    exponents = (10, 10, 11, 11, 10, 9, 9, 9, 10, 9, 9, 9)
+    assert scales == [2.0**exponent for exponent in exponents], scales
+    return end
 
 
 scaling = Cases(
@@ -156,10 +149,10 @@ else:
 
 
 def save(name, folder):
-    training = Training(name, **METHODS[name])
+    training = Training(name, DENSITIES)
     training.run(range(HALF))
-    training.save(folder / f"{name}.{hvd.rank()}")
-    training.compressor.save(folder / f"{name}.all")
+    training.save(folder / str(hvd.rank()))
+    training.compressor.save(folder / "all")
     training.run(range(HALF, 2 * HALF))
     return {"end": training.digest(), "entries": training.entries()}
 
@@ -167,10 +160,10 @@ def save(name, folder):
 def resume(name, folder):
     ends = []
     for source in ("own", "all"):
-        training = Training(f"{name}.{source}", **METHODS[name])
-        training.load(folder / f"{name}.{hvd.rank()}")
+        training = Training(f"{name}.{source}", DENSITIES)
+        training.load(folder / str(hvd.rank()))
         if source == "all":
-            training.compressor.load(folder / f"{name}.all")
+            training.compressor.load(folder / "all")
         training.run(range(HALF, 2 * HALF))
         ends.append(training.digest())
         training.compressor.close()
@@ -180,5 +173,5 @@ def resume(name, folder):
 if __name__ == "__main__":
     fw.begin(0)
     of_work = {"save": save, "resume": resume}[sys.argv[2]]
-    cases = dict.fromkeys(METHODS, partial(of_work, folder=Path(sys.argv[3])))
+    cases = {"halves": partial(of_work, folder=Path(sys.argv[3]))}
     fw.run({**scaling, **cases} if of_work is save else cases)

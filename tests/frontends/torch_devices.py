@@ -83,8 +83,7 @@ def refusals(name):
     return words
 
 
-def lengths(name):
-    """Return the shapes that Horovod gets in each step, and the bytes of padding."""
+def warm_messages_have_one_length(name):
     parameters = {"t": nn.Parameter(torch.zeros(100, 50, device=DEVICE))}
     shapes, messages = [], set()
     with carried.carrying():
@@ -101,13 +100,17 @@ def lengths(name):
             messages.add(compressor.stats()["payload_bytes"] - sent)
         stats = compressor.stats()
         compressor.close()
-    kept = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes", "bytes_sent")
-    return {"shapes": shapes, "messages": len(messages), **{key: stats[key] for key in kept}}
+    assert len(messages) > 1
+    assert all(len(each) == 1 for each in shapes), shapes
+    assert all(each == shapes[2] for each in shapes[2:]), shapes
+    assert 0 < stats["padding_bytes"] < stats["payload_bytes"], stats
+    counted = ("payload_bytes", "padding_bytes", "carrier_bytes", "dense_bytes")
+    assert stats["bytes_sent"] == sum(stats[key] for key in counted), stats
 
 
-def streams(name):
-    """Return whether messages arrive unchanged if results are late, with the correct wire and with
-    two that leave out a wait."""
+def a_stream_that_does_not_wait_is_found_out(name):
+    """Messages arrive unchanged if results are late, but not with two wires that leave out a
+    wait."""
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = "1"
     late(True)
     found = {}
@@ -122,7 +125,7 @@ def streams(name):
                 found[kind.__name__] = False
     late(False)
     os.environ["HOROVOD_ENABLE_ASYNC_COMPLETION"] = EARLY
-    return found
+    assert found == {"HorovodDeviceCollective": True, "Elsewhere": False, "Impatient": False}, found
 
 
 class Elsewhere(HorovodDeviceCollective):
@@ -157,8 +160,8 @@ class Impatient(HorovodDeviceCollective):
 
 
 if is_pretend:
-    cases(lengths)
-    cases(streams)
+    cases(warm_messages_have_one_length)
+    cases(a_stream_that_does_not_wait_is_found_out)
 
 
 @cases

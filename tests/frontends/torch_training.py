@@ -18,7 +18,7 @@ if __name__ == "__main__":
     cases = {
         **{name: partial(compare_with_dense, process_sets=process_sets) for name in SETTINGS},
         **_torch_programs.cases,
-        **_torch_laws.cases,
+        **_torch_laws.laws,
         **_laws.AUTO,
         "planned_by_members": partial(_laws.planned_by_members, process_sets=process_sets),
         **_laws.PLANNED,
