@@ -1,7 +1,6 @@
 """Compares the times of whole training steps on one machine: dense, fp16 and sparse.
 
     python -m benchmarks waiting                    a small GPT of 29 tensors on 2 ranks, AdamW
-    python -m benchmarks waiting --steps 1000 --ranks 4
 
 Every way has its own copy of the network. The ways make steps in turn, in an order that changes at
 every step. All ranks meet before each step. Therefore the compared steps of all ways are made at
@@ -26,7 +25,6 @@ from benchmarks._ranks import launch, report
 WIDTH, LETTERS, LENGTH, BATCH = 64, 96, 64, 8
 WARMUP = 30
 """Number of untimed steps."""
-LIMIT_S = 2400
 
 
 class Block(nn.Module):
@@ -108,8 +106,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--ranks", type=int, default=2, help="number of ranks (default: 2)")
-    steps = "timed steps of every way (default: 300)"
-    parser.add_argument("--steps", type=int, default=300, help=steps)
+    parser.add_argument("--steps", type=int, default=300, help="timed steps (default: 300)")
     ways = "dense, fp16 or our methods (default: dense fp16 ldte_bs)"
     parser.add_argument("--ways", nargs="+", default=["dense", "fp16", "ldte_bs"], help=ways)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
@@ -118,7 +115,7 @@ def main() -> None:
         work(options)
         return
     arguments = ["--worker", "--steps", str(options.steps), "--ways", *options.ways]
-    show(launch("benchmarks.waiting", options.ranks, *arguments, limit_s=LIMIT_S)[0])
+    show(launch("benchmarks.waiting", options.ranks, *arguments, limit_s=2400)[0])
 
 
 if __name__ == "__main__":
