@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
@@ -92,12 +94,17 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
     """Load the result of ``saved_state``, or raise RankMismatch, which lists differences."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
-    differences = differences_of(state, step.configuration, step.specs, place, kept, strict=strict)
-    if differences:
+    compare = partial(differences_of, state, step.configuration, step.specs, place, kept)
+    if differences := compare(strict=strict):
+        way_out = "train on without the state, which loses its residuals"
+        if strict and not compare(strict=False):
+            way_out = (
+                "load the tensors that both have, by load_state_dict(state, strict=False), which "
+                "needs each rank's own state_dict()"
+            )
         raise RankMismatch(
             f"this state does not fit this compressor: {'; '.join(differences)}. Make the "
-            "compressor as in the run that saved the state, or train on without the state, which "
-            "loses its residuals"
+            f"compressor as in the run that saved the state, or {way_out}"
         )
     step.transactions.reset()
     step.applied.clear()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import tensorflow as tf
 
@@ -278,16 +276,13 @@ class TensorflowCompressor(Compressor):
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
-        read = scaler
-        if is_scaler(scaler):
-            name = "loss_scale" if hasattr(scaler, "loss_scale") else "dynamic_scale"
+        for name in ("loss_scale", "dynamic_scale"):
             if hasattr(scaler, name):
                 return tf.cast(tf.convert_to_tensor(getattr(scaler, name)), tf.float32)
-            # Keras 3 creates the scale in the first update, after which this graph may run, too.
-            read = partial(getattr, scaler, name, scaler.initial_scale)
 
         def scale_now() -> np.float32:
-            return np.float32(scale_from(lambda: np.float32(read())))
+            # Ask ``self``: TensorFlow keeps this function, and ``close`` drops the scaler.
+            return np.float32(scale_from(lambda: np.float32(_scale_of(self._scaler))))
 
         scale = call_numpy(scale_now, [], tf.float32, name="hvd_sparse_scale")
         scale.set_shape([])
@@ -371,3 +366,12 @@ class TensorflowCompressor(Compressor):
 
 def is_scaler(thing: GradScaler) -> bool:
     return hasattr(thing, "loss_scale") or hasattr(thing, "dynamic_growth_steps")
+
+
+def _scale_of(scaler: GradScaler) -> Value:
+    if scaler is None:  # the compressor is closed, and refuses the gradient later
+        return 1.0
+    if not is_scaler(scaler):
+        return scaler()
+    # Keras 3 creates the scale in the first update, after which the same graph may run, too.
+    return getattr(scaler, "dynamic_scale", scaler.initial_scale)

@@ -374,7 +374,8 @@ class Follower:
         their number of steps, even if the optimizer counts its steps from 0 again."""
         if hasattr(state.memory, "begun"):
             counted = state.steps - 1 - state.memory.begun + passes_of(self._optimizer)
-            self._behind[position] = counted - told
+            # The optimizer is ahead if the last steps before the save did not use this tensor.
+            self._behind[position] = max(0, counted - told)
             self._count(state, position, told)
 
     def _count(self, state: TensorState, position: int, told: int) -> None:
@@ -395,6 +396,8 @@ class Follower:
         new states take precedence over the optimizer's variables."""
         self._filled_at.clear()
         self._offsets.clear()
+        self._steps = None  # the optimizer's counter may go back, which no program wrote
+        self._to_look.update(range(len(self._index.variables)))
 
     def close(self) -> None:
         """Leave this rank's moments to the optimizer, which from now on refuses gradients, because

@@ -33,9 +33,10 @@ class LocalSteps(LocalStepsBase):
 
     Notes
     -----
-    The constructor is collective: it broadcasts rank 0's trained variables, so that all ranks start
-    from the same anchor; broadcast frozen ones yourself. If a layer is unfrozen later, the next
-    exchange raises InvalidOption, provided that a model or a callable was given.
+    The constructor is collective: it broadcasts the trained variables of the lowest rank, so that
+    all ranks start from the same anchor; broadcast frozen ones yourself. If a layer is unfrozen
+    later, the next exchange raises InvalidOption, provided that a model or a callable was given.
+    The compressor's process set, if it has one, has the ranks that train together.
 
     Paper: sarfi2025sparseloco, douillard2023diloco.
 
@@ -68,7 +69,6 @@ class LocalSteps(LocalStepsBase):
         self._lr, self._momentum, self._nesterov = outer_lr, outer_momentum, nesterov
         self._source = VariableSource(variables)
         self._variables = self._source.variables()
-        broadcast_variables(self._variables)
         # Leave out the model's name, as in compressors: a loaded Keras 3 model has another.
         prefix = self._source.prefix
         names = [v.name.removeprefix(prefix).partition(":")[0] for v in self._variables]
@@ -81,6 +81,13 @@ class LocalSteps(LocalStepsBase):
             if outer_momentum
         ]
         self._take(compression(self._anchors))
+        # Horovod's compressors have no process set.
+        members = getattr(self.compressor, "process_set", hvd.global_process_set)
+        self._process_set = members
+        if members.included():
+            broadcast_variables(self._variables, min(members.ranks or [0]), members)
+        for anchor, variable in zip(self._anchors, self._variables):
+            anchor.assign(variable)
         self._run: Any = tf.function(self._reduce)
 
     def _exchange(self) -> None:
@@ -92,7 +99,9 @@ class LocalSteps(LocalStepsBase):
 
     def _reduce(self) -> None:
         moved = [anchor - variable for anchor, variable in zip(self._anchors, self._variables)]
-        tape = hvd.DistributedGradientTape(tf.GradientTape(), compression=self.compressor)
+        tape = hvd.DistributedGradientTape(
+            tf.GradientTape(), compression=self.compressor, process_set=self._process_set
+        )
         reduced = tape._allreduce_grads(moved, self._anchors)
         with tf.control_dependencies(reduced):  # if one of them fails, no anchor is changed
             reduced = [tf.identity(direction) for direction in reduced]

@@ -55,9 +55,7 @@ def is_optimizer_of_keras_3(optimizer: Optimizer) -> bool:
 
 
 def inner_of(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside of a Keras 3 ``LossScaleOptimizer``, or ``optimizer`` itself."""
-    if not is_optimizer_of_keras_3(optimizer):
-        return optimizer
+    """Return the optimizer inside of a ``LossScaleOptimizer``, or ``optimizer`` itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 

@@ -3,6 +3,7 @@
 import gc
 import pickle
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +24,7 @@ from hvd_sparse.tensorflow import (
     TensorflowCompressor,
     elastic,
     graph_functions,
+    local_steps,
 )
 from hvd_sparse.tensorflow.optimizer import is_keras_3
 from hvd_sparse.watch.watchdog import Ledger
@@ -112,18 +114,22 @@ def program(make=Compression.topk, **options):
 
 @pytest.mark.parametrize("make", [Compression.topk, Compression.auto])
 def test_a_closed_compressor_frees_states_and_variables_though_horovod_keeps_it(rank_0, make):
-    variable, compressor, trace = program(make)
+    def scale():
+        return 1.0
+
+    variable, compressor, trace = program(make, grad_scaler=scale)
     trace()
     compressor.step.meet(0, 2)
     compressor.step.compress(0, np.ones(2_000, np.float32), 1.0)
     compressor.commit()
     compressor.step.compress(0, np.ones(2_000, np.float32), 1.0)
     state = compressor.step.transactions.staged(0)
-    held = [weakref.ref(each) for each in (variable, state, state.memory.residual.old, compressor)]
+    freed = variable, scale, state, state.memory.residual.old
+    held = [weakref.ref(each) for each in (*freed, compressor)]
     compressor.close()
-    del trace, variable, state, compressor
+    del freed, trace, variable, scale, state, compressor
     gc.collect()
-    assert [each() is None for each in held] == [True, True, True, False]
+    assert [each() is None for each in held] == [True, True, True, True, False]
 
 
 def test_a_closed_compressor_refuses_other_steps_and_graphs(rank_0):
@@ -200,3 +206,21 @@ def test_local_steps_refuse_a_state_whose_outer_velocity_would_be_lost(momentum,
     local = SimpleNamespace(_velocities=velocities, _momentum=momentum)
     with pytest.raises(InvalidOption, match=f"has {len(saved)} velocities, and outer_momentum"):
         LocalSteps.load_state_dict(local, {"velocities": saved})
+
+
+def test_local_steps_broadcast_and_exchange_in_the_process_set_of_their_compressor(monkeypatch):
+    asked = []
+    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+    monkeypatch.setattr(local_steps, "broadcast_variables", lambda _, *place: asked.append(place))
+    members = Unconnected()
+    members.ranks = [2, 3]
+    members.included = lambda: True
+    weights = tf.Variable(tf.ones((50, 40)))
+    make = partial(Compression.topk, density=0.1, min_numel=1, process_set=members)
+    local = local_steps.LocalSteps([weights], compression=make, every=1)
+    assert asked == [(2, members)]
+    members.included = lambda: False
+    weights.assign_sub(tf.ones((50, 40)))
+    local.advance()  # a rank outside of the set goes on alone
+    np.testing.assert_array_equal(weights, np.zeros((50, 40)))
+    local.compressor.close()

@@ -16,10 +16,11 @@ import worlds
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.keras import DistributedGradientTape, DistributedOptimizer, callbacks, elastic
 from hvd_sparse.kernels import reference
+from hvd_sparse.memories.adam_correction import AdamCorrection
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.tensorflow.optimizer import foresee
+from hvd_sparse.tensorflow.optimizer import foresee, is_keras_3, read_optimizer
 from hvd_sparse.tensorflow.variables import VariableIndex, VariableSource
 
 
@@ -56,6 +57,17 @@ def test_a_schedule_is_foreseen_at_the_last_batch_of_every_update():
         path = foresee(optimizer, None, 3).path
         told = [float(schedule(batch)) for batch in (3, 7, 11)]
         assert np.ravel(path) == pytest.approx(told, rel=1e-4)
+
+
+def test_the_optimizer_inside_of_a_loss_scale_optimizer_is_read_also_in_keras_2():
+    kinds = [(keras.optimizers.SGD, keras.optimizers.LossScaleOptimizer)]
+    if not is_keras_3():
+        around = tf.keras.mixed_precision.LossScaleOptimizer
+        kinds += [(tf.keras.optimizers.SGD, around), (tf.keras.optimizers.legacy.SGD, around)]
+    for kind, around in kinds:
+        sgd = kind(0.1, momentum=0.9)
+        told = read_optimizer(around(sgd))
+        assert told.memories and told == read_optimizer(sgd)
 
 
 def rates_of_fit(warmup, batch_size, at_once, epochs):
@@ -140,3 +152,14 @@ def test_an_optimizer_whose_compressor_is_closed_keeps_the_moments_and_refuses_g
     with pytest.raises(InvalidOption, match="came through no compressor"):
         optimizer.apply([tf.ones(9)], [weights])
     assert weights.numpy().tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("told", [60, 0])
+def test_a_tensor_that_the_last_steps_before_a_save_did_not_use_continues_at_the_optimizers_count(
+    told,
+):
+    """Unless this count is smaller: then the optimizer counts from 0 again."""
+    follower = Follower(keras.optimizers.Adam(), AdamCorrection())
+    state = SimpleNamespace(steps=12, memory=SimpleNamespace(begun=-44))  # the last was step 55
+    follower._resume(state, 0, told)
+    assert state.steps - state.memory.begun == max(told, 56)
