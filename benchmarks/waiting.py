@@ -1,10 +1,6 @@
-"""Compares the times of whole training steps on one machine: dense, fp16 and sparse.
+"""Compares the times of whole steps of a GPT of 29 tensors on one machine: dense, fp16 and sparse.
 
-    python -m benchmarks waiting                    a small GPT of 29 tensors on 2 ranks, AdamW
-
-Every way has its own copy of the network. The ways make steps in turn, in an order that changes at
-every step. All ranks meet before each step. Therefore the compared steps of all ways are made at
-nearly the same time.
+Every way has its own copy of the network. The ways make steps in turn, in changing order.
 """
 
 from __future__ import annotations

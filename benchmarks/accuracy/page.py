@@ -88,7 +88,9 @@ needs these bytes. PowerSGD, 1-bit Adam, SparseLoCo and DeMo are short implement
 formulas in their papers. The last three replace AdamW, so they have no row with SGD. SparseLoCo's
 workers train alone between exchanges. The first fifth of 1-bit Adam's steps is dense, and its
 servers send as many bytes as its workers do. On Fashion-MNIST, 1-bit Adam diverges soon after its
-dense steps, or ends at the accuracy of guessing.
+dense steps, or ends at the accuracy of guessing. With momentum, `topk` with `optimizer=`, `ldte_bs`
+at 1/1,200, and for the LSTM and the GPT at 1/200, are older than the [parts of
+entries](../adr/0027-optimizers.md) that `momentum_feedback` now sends.
 """
 
 

@@ -366,10 +366,10 @@ class Compressor:
         with waiting(self, SAVE):
             gather_into_file(state, path, self.collective, name, limit_s)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: str | os.PathLike[str], strict: bool = True) -> IncompatibleKeys:
         """Load this rank's state from a file that ``save`` wrote; every rank reads the file. If the
         number of ranks has changed, residuals are redistributed. On a rank outside of the process
-        set, nothing is loaded.
+        set, nothing is loaded. ``strict`` and the result are as in ``load_state_dict``.
 
         Raises
         ------
@@ -379,9 +379,9 @@ class Compressor:
         self._check_open()
         self.resolve()
         if self._is_outside:
-            return
+            return IncompatibleKeys([], [])
         rank, world_size = self._place_in_world()
-        self.load_state_dict(redistribute(read(path), world_size)[rank])
+        return self.load_state_dict(redistribute(read(path), world_size)[rank], strict)
 
     def commit(self) -> None:
         """Keep a copy of the state for ``go_back``."""

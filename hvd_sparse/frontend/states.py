@@ -98,10 +98,7 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
     if differences := compare(strict=strict):
         way_out = "train on without the state, which loses its residuals"
         if strict and not compare(strict=False):
-            way_out = (
-                "load the tensors that both have, by load_state_dict(state, strict=False), which "
-                "needs each rank's own state_dict()"
-            )
+            way_out = "load the tensors that both have, with strict=False"
         raise RankMismatch(
             f"this state does not fit this compressor: {'; '.join(differences)}. Make the "
             f"compressor as in the run that saved the state, or {way_out}"

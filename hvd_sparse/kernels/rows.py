@@ -49,6 +49,11 @@ SENT = np.dtype(
         ("most", "i8"),
         ("margin", "f8"),  # see ``LEAST``; replaced by the margin for the next step
         ("start", "i8"),  # place of the row's frame in ``frames``, in bytes
+        # ``memories.contract.Release``: addresses, 0 if whole entries are sent, and numbers.
+        ("sent_in", "u8"),
+        ("shares", "u8"),
+        ("ages", "i8"),
+        ("step", "i8"),
         # The engine writes the fields below.
         ("nbytes", "i8"),  # bytes of the frame
         ("taken", "i8"),  # number of taken entries; -1 if they exceed the capacity
@@ -59,7 +64,7 @@ SENT = np.dtype(
 )
 """Row of a tensor whose gradient is to be sent."""
 
-SENT_ROW = struct.Struct("=q7Q11dqd4qd5qd")
+SENT_ROW = struct.Struct("=q7Q11dqd4qdq2Q2q4qd")
 """Format of a row of ``SENT``. Packing bytes is faster than assigning a tuple in numpy."""
 
 ARRIVED = np.dtype(

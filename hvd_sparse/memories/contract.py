@@ -32,6 +32,31 @@ class Accumulated(NamedTuple):
     added: np.ndarray | None = None
 
 
+class Release(NamedTuple):
+    """How much of each selected entry is sent; the rest stays in the residual.
+
+    sent_in : for each entry of the tensor, the step in which it was last sent, in its dtype
+    step : number of this step
+    shares : float64 [ages], the part to send, by the number of steps since then (the age); the last
+        one also holds for higher ages, and the first is not used
+    """
+
+    sent_in: np.ndarray
+    step: int
+    shares: np.ndarray
+
+    def of(self, selected: Selection) -> Selection:
+        """Return the parts to send. The sum of such a part and of the rest, which is computed by
+        subtraction, is exactly the entry."""
+        values = selected.values
+        ages = self.step - self.sent_in[selected.indices].astype(np.float64)
+        ages = np.clip(ages, 1, self.shares.size - 1)
+        share = self.shares[ages.astype(np.intp)].astype(values.dtype)
+        # Differences of numbers that differ by a factor of at most 2 are exact.
+        parts = np.where(share >= 0.5, values * share, values - values * (1 - share))
+        return Selection(selected.indices, parts, selected.numel)
+
+
 class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
@@ -71,6 +96,12 @@ class MemoryState:
     def tune(self, *args: Value, **settings: Value) -> None:
         """Take the learning rate, the momentum and other settings from the optimizer. Only for
         memories with ``finishes``."""
+
+    @property
+    def release(self) -> Release | None:
+        """The parts of the selected entries to send in this step; None to send whole entries. Read
+        after ``compensate``."""
+        return None
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

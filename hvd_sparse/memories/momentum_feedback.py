@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +12,9 @@ from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
-from hvd_sparse.memories.contract import Accumulated, DoubleBuffer
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Release
 from hvd_sparse.registry import MEMORIES
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Selection, TensorSpec
 
 
 @lru_cache(maxsize=64)  # all tensors of a step have the same arguments
@@ -31,6 +32,26 @@ def momentum_left(momentum: float, density: float) -> float:
     return steps / (1 + steps) if steps > ROUNDING else 0.0
 
 
+@lru_cache(maxsize=64)
+def shares_of(momentum: float) -> np.ndarray:
+    """Return the part 1 - momentum**age of an entry that is sent, by age, float64 [ages]. It is 1
+    at the last age.
+
+    Examples
+    --------
+    >>> shares_of(0.5)[:4].tolist()
+    [0.0, 0.5, 0.75, 0.875]
+    """
+    ages = min(MOST_AGES, math.ceil(SMALL_REST / math.log(momentum)))
+    shares: np.ndarray = 1 - np.power(momentum, np.arange(ages + 1))
+    shares[-1] = 1
+    return shares
+
+
+SMALL_REST = -24 * math.log(2)
+"""Logarithm of the rest of an entry that is so small that the whole entry is sent."""
+MOST_AGES = 1 << 14
+"""Older entries are sent whole, also if the momentum is so close to 1 that more would be left."""
 ROUNDING = 1e-6
 """If s (see ``MomentumFeedback``) is below this, it is a rounding error, and counts as 0."""
 
@@ -43,12 +64,14 @@ class MomentumFeedback(MomentumMemory):
 
         u' = m * u + gradient + weight_decay * parameter
         v' = v + u', or v + gradient + weight_decay * parameter + m * u' with Nesterov
-        select from v'; where an entry is sent v' = 0
+        select from v'; where an entry is selected, send part * v' and keep (1 - part) * v'
         the optimizer gets reduced * (1 - m) / (1 - momentum)
 
         m = s / (1 + s),  s = max(0, momentum / (1 - momentum) - (1 / density - 1))
+        part = 1 - momentum**age if m is 0, otherwise 1
 
-    At densities up to 1 - momentum, m is 0, and there is no u: gradients are accumulated. On dense
+    The age of an entry is the number of steps since it was last sent, or since the first step. At
+    densities up to 1 - momentum, m is 0, and there is no u: gradients are accumulated. On dense
     steps, and for tensors that are never compressed, m is ``momentum``, and the result is as in
     SGD.
 
@@ -68,6 +91,13 @@ class MomentumFeedback(MomentumMemory):
     only over the difference of these two numbers of steps (s). In total, a gradient still counts
     1 / (1 - momentum) times.
 
+    An entry that is sent in every step does not wait. If it were sent whole, it would move as under
+    SGD without momentum at 1 / (1 - momentum) times the rate, and training would diverge at rates
+    at which SGD with momentum is stable. With parts, such an entry moves exactly as under SGD with
+    momentum, and an entry that has waited for many steps is sent nearly whole. Entries are sent
+    whole by exchanges that determine only afterwards which entries were sent (gtopk, oktopk,
+    shared_index).
+
     If the density or the momentum changes, v and u are rescaled to the new m, so that the sum of
     the gradients that are still to be applied stays the same. If m becomes 0, u is added to v. If m
     was 0, v is moved to u, so that a dense step does not apply the whole residual at once. From one
@@ -78,8 +108,9 @@ class MomentumFeedback(MomentumMemory):
     With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
     apply momentum.
 
-    State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each
-    vector is kept twice. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
+    State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
+    these is kept twice. If m is 0, also the step in which each entry was last sent, as a vector on
+    the host. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
     ``MomentumCorrection``; one more pass to clip. Weight decay reads the parameter in the same
     pass, or in one more pass if m is above 0. A step whose m is not that of the step before needs
     two more passes, and allocates u and v anew.
@@ -109,8 +140,10 @@ class MomentumFeedbackState(VelocityState):
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
         self.velocity = self._nothing_made()
+        self._sent_in = self._nothing_made().old
         self._at: Scale | None = None
-        self._before: tuple[DoubleBuffer, DoubleBuffer, Scale | None] | None = None
+        self._before: tuple[DoubleBuffer, DoubleBuffer, np.ndarray, Scale | None] | None = None
+        self._renewed: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -141,13 +174,15 @@ class MomentumFeedbackState(VelocityState):
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._cross()
+        if self._sends_parts and not self._sent_in.size:
+            self._sent_in = np.full(self.residual.old.size, -1, self.residual.old.dtype)
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
         """Rescale v and u to this step's density and momentum. The sum of the gradients that are
         still to come from them stays the same."""
         was, now, u, v = self._momentum_before, self._momentum, self.velocity, self.residual
-        self._before = v, u, self._at
+        self._before = v, u, self._sent_in, self._at
         self._at = self.density or 0.0, self._options.momentum
         if now == was:
             if now:
@@ -156,6 +191,9 @@ class MomentumFeedbackState(VelocityState):
         self.residual = self._another()
         self.velocity = self._another() if now else self._nothing_made()
         if not now:
+            # All entries count as sent long ago: if each had to wait for its next part, hardly
+            # anything would be sent for a while.
+            self._sent_in = self._sent_in[:0]
             self.residual.old[:] = v.old * (1 - was)
             if u.old.size:
                 self.residual.old[:] = self.residual.old + u.old * self._ahead(was)
@@ -177,6 +215,24 @@ class MomentumFeedbackState(VelocityState):
             self.velocity.old[:] = owed * (1 / self._ahead(left))
         else:
             self.residual.old[:] = self.residual.old.copy() + owed
+
+    @property
+    def release(self) -> Release | None:
+        if not self._sends_parts:
+            return None
+        return Release(self._sent_in, self.step, shares_of(self._options.momentum))
+
+    @property
+    def _sends_parts(self) -> bool:
+        return self._options.momentum > 0 and not self._momentum
+
+    def update(
+        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
+    ) -> None:
+        super().update(sent, is_exact, kernels, is_taken)
+        if self._sent_in.size and not self._is_held:
+            self._renewed = sent.indices, self._sent_in[sent.indices]
+            self._sent_in[sent.indices] = self.step
 
     def _velocity_of_sgd(self) -> np.ndarray:
         """Return a velocity with which SGD can continue. The residual is not included, because SGD
@@ -201,14 +257,25 @@ class MomentumFeedbackState(VelocityState):
 
     def commit(self) -> None:
         super().commit()
-        self._before = None
+        self._before = self._renewed = None
 
     def roll_back(self) -> None:
         """Drop the new vectors. Without second buffers, add the sent entries back to v."""
+        if self._renewed is not None:
+            indices, before = self._renewed
+            self._sent_in[indices] = before
         if self._before is not None and self.residual.can_roll_back:
-            self.residual, self.velocity, self._at = self._before
-        self._before = None
+            self.residual, self.velocity, self._sent_in, self._at = self._before
+        self._before = self._renewed = None
         super().roll_back()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {**super().arrays(), "sent_in": self._sent_in}
+
+    def load(self, arrays: dict[str, np.ndarray]) -> None:
+        super().load(arrays)
+        # States of earlier versions have no such array; their entries count as sent long ago.
+        self._sent_in = arrays.get("sent_in", self._sent_in[:0]).astype(self.residual.old.dtype)
 
     def numbers(self) -> dict[str, float]:
         """Return, for checkpoints, the "density" and the "momentum" to which v and u are scaled."""

@@ -30,7 +30,7 @@ from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import MALFORMED, check_form
 from hvd_sparse.types import Report, State
 
-REPLICATED = frozenset({"decay", "mean", "square", "largest"})
+REPLICATED = frozenset({"decay", "mean", "square", "largest", "sent_in"})
 """Names of those arrays of memories that are equal on all ranks, or estimate the same quantity on
 every rank."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction", "references")

@@ -18,6 +18,8 @@ from hvd_sparse.state.checkpoint_file import MALFORMED
 from hvd_sparse.types import State, TensorSpec
 
 REDUCTIONS = ("sum", "average")
+NEW_ARRAYS = ("sent_in",)
+"""Names of memories' arrays that states of earlier versions lack."""
 STATE_VERSION = 2
 
 
@@ -157,7 +159,7 @@ def _of_lengths(
             its, length = f"its {name} of {spec.key!r}", len(arrays.get(name, ()))
             if name not in known:
                 found.append(f"{its} is unknown to this memory")
-            elif name not in arrays:
+            elif name not in arrays and name not in NEW_ARRAYS:
                 found.append(f"{its} is missing")
             elif length not in known[name]:
                 found.append(f"{its} has {length} entries, but the tensor has {known[name][0]}")

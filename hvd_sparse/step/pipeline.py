@@ -227,9 +227,10 @@ class Pipeline:
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
             return Outgoing(entries=found.selection.count, found=found, accumulated=vector)
-        sent = found.selection
+        release = state.memory.release
+        sent = found.selection if release is None else release.of(found.selection)
         frame = codec.encode(sent, self.kernels)
-        is_exact = parts.sends_accumulated
+        is_exact = parts.sends_accumulated and release is None
         is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
             self.kernels.restore(vector, found.selection)

@@ -16,7 +16,7 @@ from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import Direction, operands
 from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address
-from hvd_sparse.memories.contract import Accumulated
+from hvd_sparse.memories.contract import Accumulated, MemoryState
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -73,7 +73,7 @@ class OutgoingRows:
         self._passes = NotedPasses(pipeline.kernels)
         self._tickets: list[tuple[TensorStep, Accumulated]] = []
         self._rows: list[bytes] = []
-        self._added: list[np.ndarray] = []  # kept alive, because rows have addresses only
+        self._kept_alive: list[np.ndarray] = []  # rows have addresses only
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
@@ -103,18 +103,27 @@ class OutgoingRows:
             return
         move, vectors, numbers = passes.noted
         self._tickets.append((ticket, accumulated))
-        self._added.append(vectors[0])
+        self._kept_alive.append(vectors[0])
         self._rows.append(
             SENT_ROW.pack(
                 move, *map(address, vectors), *NO_VECTORS[len(vectors) :],
                 *numbers, *NO_NUMBERS[len(numbers) :], spec.numel,
                 aim.threshold, aim.capacity, band.least, band.wanted, band.most,
-                margin_of(state.memo), self._nbytes, 0, 0, 0, 0, 0,
+                margin_of(state.memo), self._nbytes, *self._release_of(state.memory),
+                0, 0, 0, 0, 0,
             )
         )  # fmt: skip
         self._codec, self._dtype = codec, spec.accumulator
         nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize) + SPARE_BYTES
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
+
+    def _release_of(self, memory: MemoryState) -> tuple[int, int, int, int]:
+        release = memory.release
+        if release is None:
+            return 0, 0, 0, 0
+        sent_in, step, shares = release
+        self._kept_alive += release[::2]
+        return address(sent_in), address(shares), shares.size, step
 
     def send(self) -> None:
         """Run compiled code on all rows. Tensors for which a threshold must be searched are left to

@@ -43,7 +43,7 @@ def test_an_optimizer_that_is_handed_over_trains_like_the_optimizer_itself(outco
 
 def test_few_entries_train_the_same_replicas(outcome):
     arrays = {
-        "trains_sgd": ["momentum", "residual"],
+        "trains_sgd": ["momentum", "residual", "sent_in"],
         "trains_adam": ["largest", "mean", "residual", "square"],
     }
     found = measured_of(outcome, "trains")

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
+from hvd_sparse.memories.contract import Release
 from hvd_sparse.memories.momentum_feedback import momentum_left
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.types import Selection, TensorSpec
 
 NUMEL, STEPS, RATE = 60, 25, 0.1
 SPEC = TensorSpec("t", (NUMEL,), "float64")
@@ -36,14 +37,21 @@ def step_of(state, given_now, density, **settings):
     told = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0, **settings}
     state.tune(**told)
     state.density = density
-    accumulated = state.compensate(given_now, reference).vector
+    accumulated = state.compensate(given_now, reference).vector.copy()
     if density == 1.0:
         return state.finish(state.take_all(), START, True, reference) * state.gain
     sent = reference.take_largest(accumulated, max(1, int(NUMEL * (density or 0.05))))
-    state.update(sent, True, reference)
-    applied = np.zeros(NUMEL)
-    applied[sent.indices] = sent.values
+    send(state, sent)
+    applied = accumulated - state.residual.new
     return applied * state.gain
+
+
+def send(state, selected):
+    """As the pipeline does."""
+    release = state.release
+    sent = selected if release is None else release.of(selected)
+    state.update(sent, release is None, reference)
+    return sent
 
 
 def owed_by(state, momentum, nesterov, density):
@@ -117,6 +125,71 @@ def test_no_gradient_is_lost_or_counted_twice_wherever_the_momentum_goes(
         np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
 
 
+def run_of(state, gradients, selected_in):
+    """Return what is sent of entry 7 in each step. It is selected in the steps ``selected_in``."""
+    sent = []
+    for state.step, now in enumerate(gradients):
+        state.tune(rate=1.0, momentum=0.9, nesterov=False)
+        state.density = 0.05
+        vector = state.compensate(np.full(NUMEL, now), reference).vector
+        indices = np.array([7] if state.step in selected_in else [], np.uint32)
+        sent.append(send(state, Selection(indices, vector[indices], NUMEL)).values.sum())
+        state.commit()
+    return np.array(sent) * state.gain
+
+
+def test_an_entry_that_is_sent_in_every_step_moves_as_under_sgd_with_momentum():
+    gradients, velocities = draw("normal", 60, "float64"), [0.0]
+    for now in gradients:
+        velocities.append(0.9 * velocities[-1] + now)
+    moved = run_of(state_of(), gradients, range(60))
+    np.testing.assert_allclose(moved, velocities[1:], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("waited", "part"), [(1, 0.1), (10, 1 - 0.9**10), (400, 1.0)])
+def test_the_longer_an_entry_has_waited_the_more_of_it_is_sent(waited, part):
+    gradients = [0.0] * 401 + [1.0]
+    moved = run_of(state_of(), gradients, {401 - waited, 401})
+    assert moved[-1] == pytest.approx(part * 10)
+
+
+@given(
+    share=st.floats(0.0, 1.0),
+    value=st.floats(-(2.0**99), 2.0**99, width=32),
+    dtype=st.sampled_from("fd"),
+)
+def test_a_part_and_its_rest_are_exactly_the_entry(share, value, dtype):
+    values = np.array([value], dtype)
+    release = Release(np.zeros(1, dtype), 1, np.array([0.0, share, 1.0]))
+    (part,) = release.of(Selection(np.zeros(1, np.uint32), values, 1)).values
+    assert part + (values[0] - part) == values[0]
+    assert abs(part) <= abs(values[0])
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+def test_a_step_that_is_rolled_back_counts_as_not_sent(rollback):
+    state = state_of(rollback)
+    for state.step in range(4):
+        step_of(state, draw("normal", NUMEL, "float64", state.step), 0.05)
+        state.commit()
+    before = state.arrays()["sent_in"].copy()
+    state.step = 4
+    step_of(state, START, 0.05)
+    assert (state.arrays()["sent_in"] != before).any()
+    state.roll_back()
+    np.testing.assert_array_equal(state.arrays()["sent_in"], before)
+
+
+def test_a_state_of_an_earlier_version_releases_whole_entries():
+    state, arrays = state_of(), state_of().arrays()
+    arrays["residual"] = START.copy()
+    state.load({name: array for name, array in arrays.items() if name != "sent_in"})
+    state.step = 500
+    moved = step_of(state, np.zeros(NUMEL), 0.05)
+    largest = np.argmax(np.abs(START))
+    assert moved[largest] == pytest.approx(10 * START[largest])
+
+
 @nesterov_or_not
 def test_in_float32_nothing_is_lost_if_keras_2_sets_the_momentum_to_0(nesterov):
     follower = pytest.importorskip("hvd_sparse.tensorflow.follower")
@@ -147,8 +220,8 @@ def test_a_loaded_state_knows_the_momentum_of_its_velocity():
 @pytest.mark.parametrize("densities", [(0.09, 0.12), (0.05, 1.0), (0.2, 0.8)], ids=str)
 def test_nothing_jumps_where_a_schedule_changes_the_density(densities):
     state, applied = state_of(), []
-    for step in range(600):
-        density = densities[step // 100 % 2]
+    for state.step in range(600):
+        density = densities[state.step // 100 % 2]
         applied.append(step_of(state, np.ones(NUMEL), density).mean())
         state.commit()
     for start in range(200, 600, 10):

@@ -183,6 +183,40 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
     return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, nonfinite)
 
 
+@njit
+def _release(row, chosen, entries):  # type: ignore[no-untyped-def]
+    """Do the work of ``memories.contract.Release.of`` on the entries."""
+    scalar = entries.dtype.type
+    sent_in = carray(_pointer(row["sent_in"]), row["numel"], entries.dtype)
+    shares = carray(_pointer(row["shares"]), row["ages"], np.float64)
+    step, last = np.float64(row["step"]), np.float64(row["ages"] - 1)
+    for i in range(entries.size):
+        value = entries[i]
+        age = min(max(step - np.float64(sent_in[chosen[i]]), 1.0), last)
+        share = scalar(shares[np.intp(age)])
+        if share >= 0.5:
+            entries[i] = value * share
+        else:
+            entries[i] = value - value * (scalar(1) - share)
+
+
+@njit
+def _as_sent(row, body, new, chosen, entries):  # type: ignore[no-untyped-def]
+    """Replace the taken entries by the values to send; ``new`` keeps the rest of each entry."""
+    if body != SIGNS and row["sent_in"] == 0:
+        return
+    for i in range(entries.size):
+        new[chosen[i]] = entries[i]
+    if row["sent_in"] != 0:
+        _release(row, chosen, entries)
+    if body == SIGNS:
+        magnitude = _mean_magnitude(entries)
+        for i in range(entries.size):
+            entries[i] = -magnitude if entries[i] < 0 else magnitude
+    for i in range(entries.size):
+        new[chosen[i]] -= entries[i]
+
+
 @compiled(
     [
         types.intp(*rows, types.intp, types.uint64, types.intp, _WORDS, _WORDS, _WORDS,
@@ -217,14 +251,10 @@ def send_rows(  # type: ignore[no-untyped-def]
         row["sent"], row["threshold"] = count, threshold
         chosen = kept_indices[:count] if taken > most else indices[:count]
         entries = kept_values[:count] if taken > most else values[:count]
+        _as_sent(row, body, new, chosen, entries)
         start = row["start"] // 4
         frame, nbytes = frames[start:], 4 * count * (1 + width)
         if body == SIGNS:
-            magnitude = _mean_magnitude(entries)
-            for i in range(count):
-                signed = -magnitude if entries[i] < 0 else magnitude
-                new[chosen[i]] = entries[i] - signed  # the residual keeps the rounding error
-                entries[i] = signed
             nbytes = _write_signs(frame[HEADER_WORDS:].view(np.uint8), chosen, entries, numel)
         at = start + HEADER_WORDS
         lists[at : at + count] = chosen
