@@ -100,6 +100,8 @@ class Receiver:
             # Ticket and bucket refer to each other, so the array would live until Python collects
             # cycles.
             result, ticket.out = self._place(ticket), None
+        if not self.pipeline.observes:  # telemetry reads the tickets after the step
+            ticket.bucket.sending.pop(ticket.position, None)
         run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
         with transactions.lock:

@@ -233,6 +233,25 @@ for name, parameter in layer.named_parameters():
     compression.decompress(hvd.allreduce(wire, name=name), ticket)
     assert ticket.extra is None, name
 """
+WITHOUT_CYCLES = """
+layers = torch.nn.Sequential(*(torch.nn.Linear(40, 30, bias=False) for _ in range(3)))
+compression = Compression.topk(layers.named_parameters(), density=0.1, name="cycles")
+
+def step():
+    sent = []
+    for name, parameter in layers.named_parameters():
+        parameter.grad = torch.rand(parameter.shape)
+        sent.append((name, *compression.compress(parameter.grad)))
+    for name, wire, ticket in sent:
+        compression.decompress(hvd.allreduce(wire, name=name), ticket)
+
+step()
+gc.collect()
+gc.disable()
+for _ in range(3):
+    step()
+assert gc.collect() == 0
+"""
 FREED = """
 def trained():
     layer = torch.nn.Linear(40, 30)
@@ -265,9 +284,10 @@ assert state["steps"] == 0 and not state["arrays"]["residual"].any()
 
 @pytest.mark.parametrize(
     "program",
-    [KEPT, FREED, DISCARDED],
+    [KEPT, WITHOUT_CYCLES, FREED, DISCARDED],
     ids=[
         "a ticket lets the gradient go with the result",
+        "a step leaves nothing to the collector of cycles",
         "a run on one rank that clips lets its parameters go",
         "a result that is thrown away leaves no trace in an elastic restart",
     ],
