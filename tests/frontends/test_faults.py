@@ -34,22 +34,32 @@ OF_ONE = {**dict.fromkeys(OF_TORCH, "torch"), "late": "tensorflow"}
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}
 
 
-@pytest.fixture(scope="module", params=WORLDS, ids=lambda world: "-".join(map(str, world)))
+@pytest.fixture(scope="module")
 def world(request):
     return request.param
 
 
-def found_in(world, kind, framework=None):
-    ranks, _, own = world
-    is_there = own == (framework or OF_ONE.get(kind, own))
-    if not is_there or (kind == "process_set" and own != "torch" and ranks == 2):
-        pytest.skip("there is no such case")  # no smaller process set of more than one
-    return measured_of(outcome_of(world), kind)
+def worlds_of(kind, framework=None):
+    framework = framework or OF_ONE.get(kind)
+    worlds = [world for world in WORLDS if framework in (None, world[2])]
+    # Two ranks have no smaller process set of more than one.
+    return [w for w in worlds if kind != "process_set" or w[0] > 2 or w[2] == "torch"]
+
+
+def in_worlds(*kinds, framework=None):
+    """Parametrize a test with the worlds that have a kind of fault, and with the kinds."""
+    cases = [(world, kind) for kind in kinds for world in worlds_of(kind, framework)]
+    ids = ["-".join(map(str, (*world, kind))) for world, kind in cases]
+    return pytest.mark.parametrize(("world", "kind"), cases, ids=ids, indirect=["world"])
 
 
 def outcome_of(world):
     ranks, controller, framework = world
     return launched("frontends/faults.py", ranks, controller, framework, str(ranks))
+
+
+def found_in(world, kind):
+    return measured_of(outcome_of(world), kind)
 
 
 def check(said, kinds, words=()):
@@ -58,11 +68,12 @@ def check(said, kinds, words=()):
     assert all(word in said for word in words), said
 
 
+@pytest.mark.parametrize("world", WORLDS, ids=lambda w: "-".join(map(str, w)), indirect=True)
 def test_the_launch_ends_well(world):
     outcome_of(world).check()
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@in_worlds(*FAULTS)
 def test_a_fault_is_an_error_of_ours_on_every_rank(world, kind):
     for name, results in found_in(world, kind).items():
         if name == DENSE_AND_LAST and world[2] == "torch":
@@ -76,30 +87,33 @@ def test_a_fault_is_an_error_of_ours_on_every_rank(world, kind):
             assert result["is_usable"] or by_horovod, name
 
 
-def test_tensorflows_unknown_gradients_are_refused_with_the_remedy(world):
-    for results in found_in(world, "unknown", "tensorflow").values():
+@in_worlds("unknown", framework="tensorflow")
+def test_tensorflows_unknown_gradients_are_refused_with_the_remedy(world, kind):
+    for results in found_in(world, kind).values():
         for result in results:
             assert "give the compressor all variables" in result["raised"]
 
 
+@in_worlds("unknown", framework="torch")
 def test_what_one_rank_alone_cannot_place_and_goes_dense_last_fails_there_and_is_right_elsewhere(
-    world,
+    world, kind
 ):
     """All messages have gone when it comes, and a dense gradient has no carrier: docs/adr/0005."""
-    *others, at_fault = found_in(world, "unknown", "torch")[DENSE_AND_LAST]
+    *others, at_fault = found_in(world, kind)[DENSE_AND_LAST]
     check(at_fault["raised"], ("PeerFailure",), ("UnknownGradient",))
     assert {result["raised"] for result in others} == {"nothing was raised"}
 
 
-def test_nobody_rests_for_long_who_is_waited_for(world):
+@in_worlds("pauses")
+def test_nobody_rests_for_long_who_is_waited_for(world, kind):
     """docs/adr/0022: some rank's rest was in vain, and all went on."""
-    for results in found_in(world, "pauses").values():
+    for results in found_in(world, kind).values():
         assert len({result["digest"] for result in results}) == 1
         assert {steps for result in results for steps in result["steps"]} == {4}
         assert any(skipped for result in results for skipped in result["vain"])
 
 
-@pytest.mark.parametrize("kind", ["frozen", "a_step_is_given_up"])
+@in_worlds("frozen", "a_step_is_given_up")
 def test_a_law_holds_on_every_rank(world, kind):
     assert found_in(world, kind)
 
