@@ -62,8 +62,8 @@ def DistributedOptimizer(
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
     The optimizer itself is changed and returned: its class becomes a subclass, and it keeps its
-    variables and its schedule. A model that is saved with it loads without hvd_sparse. The
-    optimizer clips and decays weights after the averaging. With ``gradient_accumulation_steps``,
+    variables and its schedule. A model that is saved with it loads without hvd_sparse. Clipping
+    and weight decay follow the averaging. With ``gradient_accumulation_steps``,
     ranks exchange gradients once for all accumulated batches. With a
     ``LossScaleOptimizer`` as well, an allreduce after every batch tells all ranks whether the
     gradients of all ranks are finite.

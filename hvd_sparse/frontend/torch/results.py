@@ -137,8 +137,9 @@ class Results:
         weakref.finalize(self, ABANDONED.extend, self.hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name the
-        remedies ``way``, for gradients that bypass the compressor, and ``clipping_remedy``."""
+        """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name
+        ``way`` if gradients bypass the compressor, and ``clipping_remedy`` if results are changed.
+        """
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = cycle([i for i, _ in by_size if i in self._step.compressed])
