@@ -150,7 +150,7 @@ class Builder:
         default of ``codec`` is then "sign_mean", except for methods with another default, and with
         the exchange "shared_index" (chunked, scalecom), which uses no codec
     scheduler : the PyTorch learning-rate scheduler that the density follows. A copy of it is
-        stepped through the run to compute the mean rate; the objects of its methods are copied
+        stepped through the run to compute the mean rate; objects whose methods it calls are copied
         shallowly. Keras schedules are found in the optimizer
     min_numel : tensors with fewer entries are sent dense; 1024 by default
     compress_1d : also compress tensors of one dimension (biases, norms), which are sent dense by

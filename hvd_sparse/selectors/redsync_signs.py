@@ -28,7 +28,7 @@ class RedsyncSigns(DensitySelector):
     Notes
     -----
     The memory keeps accumulated - sent at the sent entries. All sent values of a tensor are equal,
-    so with codec ``sign_index`` a message has only the indices and one number with a sign.
+    so codec ``sign_index`` sends them exactly.
 
     Cost: that of ``redsync_search`` or ``redsync_trimmed``, and one pass that writes ``side``.
 

@@ -25,7 +25,7 @@ class Sbc(DensitySelector):
 
     Cost: for each sign, one pass that clears the entries of the other sign, and an exact top-k.
 
-    Paper: sattler2019sbc.  Departs: exactly k entries are sent even if more are as large as the
+    Paper: sattler2019sbc.  Departs: at most k entries are sent, even if more are as large as the
     k-th, while the paper sends all entries that reach the k-th magnitude.
     """
 
