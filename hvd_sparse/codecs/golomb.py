@@ -22,9 +22,9 @@ class Golomb(ValuedCodec):
     The modulus, 2^b or 3 * 2^b, follows from count and numel, and is not sent. Random indices at
     densities below 0.1 cost at most 1.1 % more than their entropy (11.41 bits at density 0.001).
 
-    Cost of encoding and of decoding: about ten vector operations. In addition, each entry needs an
-    addition that must wait for the previous entry's addition, because the codes have variable
-    lengths.
+    Cost of encoding and of decoding: about ten vector operations. In addition, the place of each
+    code is a sum that must wait for the place of the code before it, because the codes have
+    variable lengths.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

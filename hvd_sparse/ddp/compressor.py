@@ -434,7 +434,7 @@ class Accumulation:
         return is_left or position in self._kept
 
     def end(self) -> None:
-        """Begin the next step's records. Call this before this step's results are written."""
+        """Drop this step's records. Call this before the step's results are written."""
         self.used.clear()
         self._kept.clear()
         if self._asks:

@@ -143,7 +143,7 @@ class MomentumFeedbackState(VelocityState):
         self._sent_in = self._nothing_made().old
         self._at: Scale | None = None
         self._before: tuple[DoubleBuffer, DoubleBuffer, np.ndarray, Scale | None] | None = None
-        self._renewed: tuple[np.ndarray, np.ndarray] | None = None
+        self._just_sent: np.ndarray | None = None
 
     @property
     def gain(self) -> float:  # type: ignore[override]
@@ -231,8 +231,7 @@ class MomentumFeedbackState(VelocityState):
     ) -> None:
         super().update(sent, is_exact, kernels, is_taken)
         if self._sent_in.size and not self._is_held:
-            self._renewed = sent.indices, self._sent_in[sent.indices]
-            self._sent_in[sent.indices] = self.step
+            self._just_sent = sent.indices
 
     def _velocity_of_sgd(self) -> np.ndarray:
         """Return a velocity with which SGD can continue. The residual is not included, because SGD
@@ -257,16 +256,15 @@ class MomentumFeedbackState(VelocityState):
 
     def commit(self) -> None:
         super().commit()
-        self._before = self._renewed = None
+        if self._just_sent is not None:
+            self._sent_in[self._just_sent] = self.step
+        self._before = self._just_sent = None
 
     def roll_back(self) -> None:
         """Drop the new vectors. Without second buffers, add the sent entries back to v."""
-        if self._renewed is not None:
-            indices, before = self._renewed
-            self._sent_in[indices] = before
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._sent_in, self._at = self._before
-        self._before = self._renewed = None
+        self._before = self._just_sent = None
         super().roll_back()
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -25,9 +25,8 @@ class RadixSelect(ExactSelector):
 
     The selection equals that of ``topk`` bit for bit, including ties.
 
-    Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. Other
-    steps, for example the first, need at most 4 counting passes (8 for float64), and one to take
-    the entries.
+    Cost: in nearly every step, as for ``topk``, no extra pass over the tensor. Other steps, for
+    example the first, need at most 4 counting passes (8 for float64), and one to take the entries.
 
     Paper: alabi2012fast.  Departs: every pass reads the whole vector, so that no copy has to be
     written, while the paper copies the entries that are still candidates.

@@ -28,9 +28,9 @@ class RedsyncTrimmed(ExactSelector):
     The selection equals that of ``topk``. If r would fall to 0 or below, the threshold becomes 0,
     which all non-zeros reach, so the search always ends.
 
-    Cost: in nearly every step that of ``topk``, which needs no extra pass over the tensor. If the
-    pass that adds the gradient collected too few or too many entries, an exact top-k of the whole
-    vector follows. The first step needs one pass for the moments, one per threshold, one to take
+    Cost: in nearly every step, as for ``topk``, no extra pass over the tensor. If the pass that
+    adds the gradient collected too few or too many entries, an exact top-k of the whole vector
+    follows. The first step needs one pass for the moments, one per threshold, one to take
     the entries, and an exact top-k of these.
 
     Paper: fang2019redsync.  A widely copied implementation sends all entries above the coarse

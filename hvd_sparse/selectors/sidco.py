@@ -181,8 +181,8 @@ class History(NamedTuple):
 
     change : the last change of ``stages``, 1 or -1
     steps : number of steps since the number of stages was last reviewed
-    total : sum of count / k over these steps
-    last_error : distance of the mean of count / k from 1 at the last review
+    total : sum over these steps of the number of selected entries, divided by k
+    last_error : distance of total / steps from 1 at the last review
     """
 
     stages: int

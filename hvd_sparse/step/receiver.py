@@ -97,14 +97,15 @@ class Receiver:
         else:
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
-            # Ticket and bucket refer to each other, so the array would live until Python collects
-            # cycles.
+            # Otherwise the array would live as long as the ticket.
             result, ticket.out = self._place(ticket), None
-        if not self.pipeline.observes:  # telemetry reads the tickets after the step
-            ticket.bucket.sending.pop(ticket.position, None)
         run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
         with transactions.lock:
+            # Otherwise ticket and bucket would refer to each other, until Python's collector of
+            # cycles frees them. Telemetry reads the tickets after the step.
+            if not self.pipeline.observes:
+                ticket.bucket.sending.pop(ticket.position, None)
             if run.failure is not None:
                 raise run.failure
             counted: Counted = ticket.key, sent, kept.stop - kept.start, 0
@@ -325,27 +326,33 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
+    """Write the sums whose codec and dtype are those of the first one that compiled code supports.
+    Return what ``_write_sums`` returns."""
     bounds: list[float | None] = [None] * len(sums)
-    if not kernels.most_in_row:
-        return bounds
-    # For each dtype and codec: the sums' places in ``sums``, their rows, and the rows' frames.
-    tables: dict[tuple[np.dtype, Codec], tuple[list[int], list[Row], list[tuple[int, int]]]] = {}
-    for place, (_, codec, parts, out, factor) in enumerate(sums):
+    places: list[int] = []
+    rows: list[Row] = []
+    frames: list[tuple[int, int]] = []
+    common: tuple[Codec, np.dtype] | None = None
+    for place, (_, codec, parts, out, factor) in enumerate(sums) if kernels.most_in_row else ():
         if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
             continue
-        there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
-        if not there or len(there) < len(parts):
+        if common is None:
+            common = codec, out.dtype
+        elif not (codec is common[0] and out.dtype == common[1]):
             continue
-        places, rows, frames = tables.setdefault((out.dtype, codec), ([], [], []))
-        places.append(place)
-        rows.append((address(out), out.size, len(frames), len(parts), factor, 0.0))
-        frames += there
-    for (dtype, codec), (places, rows, frames) in tables.items():
-        table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
-        kernels.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
-        for place, most in zip(places, table["most"].tolist()):
-            if most == most:
-                bounds[place] = most * abs(sums[place][-1])
+        there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
+        if there and len(there) == len(parts):
+            places.append(place)
+            rows.append((address(out), out.size, len(frames), len(parts), factor, 0.0))
+            frames += there
+    if common is None or not rows:
+        return bounds
+    codec, dtype = common
+    table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
+    kernels.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
+    for place, most in zip(places, table["most"].tolist()):
+        if most == most:
+            bounds[place] = most * abs(sums[place][-1])
     return bounds
 
 

@@ -86,7 +86,7 @@ class OutgoingRows:
             or state.is_on_device
             or state.selected_in != spec.key
             or spec.numel > self._most_in_row
-            or (self._rows and (spec.accumulator != self._dtype or codec != self._codec))
+            or (self._rows and (spec.accumulator != self._dtype or codec is not self._codec))
         ):
             return
         band = selector.band(spec.numel)

@@ -200,9 +200,9 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set. The caller appends the new
-        states of the block to the yielded list. Afterwards, the list has these new states if the
-        block ran, and otherwise ``states``."""
+        """Emit a block that runs only if a lane of the mask is set. The caller appends to the
+        yielded list the values that the block computes in place of ``states``. Afterwards, the list
+        has the new values if the block ran, and otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
