@@ -174,7 +174,7 @@ def _bytes(row: Row) -> str:
 def _difference(row: Row | None) -> str:
     if row is None:
         return "not run"
-    if row.difference is None:
+    if row.difference is None or row.mean is None:
         return ""
     error = "" if row.error is None else f" ± {row.error:.2f}"
     return f"{row.difference:+.2f}{error}{' %' if TASKS[row.line.task].is_text else ''}"

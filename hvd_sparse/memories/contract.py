@@ -35,7 +35,7 @@ class Accumulated(NamedTuple):
 class Release(NamedTuple):
     """How much of each selected entry is sent; the rest stays in the residual.
 
-    sent_in : for each entry of the tensor, the step in which it was last sent, in its dtype
+    sent_in : for each entry, the step in which it was last sent, in the residual's dtype
     step : number of this step
     shares : float64 [ages], the part to send, by the number of steps since then (the age); the last
         one also holds for higher ages, and the first is not used

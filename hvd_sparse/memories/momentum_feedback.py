@@ -109,8 +109,8 @@ class MomentumFeedback(MomentumMemory):
     apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
-    these is kept twice. If m is 0, also the step in which each entry was last sent, as a vector on
-    the host. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
+    these is kept twice. If m is 0 and the momentum is not, also the step in which each entry was
+    last sent, as a vector on the host. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
     ``MomentumCorrection``; one more pass to clip. Weight decay reads the parameter in the same
     pass, or in one more pass if m is above 0. A step whose m is not that of the step before needs
     two more passes, and allocates u and v anew.
