@@ -28,6 +28,8 @@ PAIRS = (
 SHORTER = {
     ("large_gpt", "adamw"): ("dense", OURS, "ours", "dgc", "powersgd/4"),
     ("gpt", "muon"): ("dense", "ours/100", "ours/300", OURS),
+    ("large_gpt", "momentum"): ("dense", OURS, "ours"),
+    ("large_gpt", "muon"): ("dense", "ours/100", "ours/300"),
 }
 """Pairs with fewer rules."""
 FITTED = ("gpt", "adamw")

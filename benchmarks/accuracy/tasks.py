@@ -52,7 +52,8 @@ TASKS = {
     ),
     "large_gpt": Task(
         "Larger GPT", "The same text; three blocks of six heads, 192 wide",
-        data.scripture, partial(networks.SmallGPT, 192, 3, 6), 8, 600, {"adamw": 0.002},
+        data.scripture, partial(networks.SmallGPT, 192, 3, 6), 8, 600,
+        {"adamw": 0.002, "momentum": 0.1, "muon": 0.002},
     ),
 }  # fmt: skip
 

@@ -406,15 +406,21 @@ class TorchCompressor(ParameterCompressor):
         RankMismatch : ranks give different groups
         InvalidOption : a step is running, or the groups are invalid
         """
-        if PLANNED == groups != self.configuration.groups:
-            raise InvalidOption(
-                "groups is 'planned', which can only be chosen before the first step: make the "
-                "compressor with groups='planned'"
-            )
-        plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
+        plan, invalid = [], None
+        try:
+            if PLANNED == groups != self.configuration.groups:
+                raise InvalidOption(
+                    "groups is 'planned', which can only be chosen before the first step: make the "
+                    "compressor with groups='planned'"
+                )
+            plan = grouped(self.step.specs, replace(self.configuration, groups=groups))
+        except InvalidOption as error:  # raised below, because the other ranks wait for this one
+            invalid = error
         name = f"hvd_sparse.groups.{self.name}"
         gatherer = Gatherer(self.collective, name, self.configuration.timeout_s)
         told = gatherer.tell_all([groups == PLANNED, plan])
+        if invalid is not None:
+            raise invalid
         if any(other != told[0] for other in told):
             raise RankMismatch(
                 f"ranks were given different groups: {groups!r} here; give all of them the same"

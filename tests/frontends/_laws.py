@@ -280,8 +280,11 @@ def groups_are_given_and_planned_again(name):
     run.compressor.close()
     usual = Run("ldte_bs", name=name).compressor
     refused = caught(usual.regroup, "planned")
+    is_last = hvd.rank() == hvd.size() - 1
+    different = caught(usual.regroup, [["unknown"]] if is_last else 2)
     usual.close()
     assert "groups is 'planned', which can only be chosen before the first step" in refused
+    assert ("no tensor has this name" if is_last else "different groups") in different
     has_plan = [plan is not None for plan in run.plans]
     assert has_plan == [step >= 2 * ADOPTED_AT for step in range(len(has_plan))]
 

@@ -377,6 +377,18 @@ def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compres
         assert ("exp_avg_sq" in held) == (name != "0.weight")
 
 
+def test_a_default_dtype_of_16_bits_does_not_round_the_number_of_steps():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        program = Program("adamw", {**EVERYTHING, "density": 0.5})
+        program.train(range(1))
+        steps = [state["step"].dtype for state in program.saved()["state"].values()]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert set(steps) == {torch.float32}
+
+
+
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")
 def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state(monkeypatch):
     monkeypatch.setattr(Program, "rows", 32)

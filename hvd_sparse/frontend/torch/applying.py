@@ -139,11 +139,11 @@ class Applying(KeepingGroups):
                     # Muon's reference implementation counts with a Python number.
                     state["step"] = torch.as_tensor(state["step"], dtype=torch.float32)
                     continue
-                state["step"] = torch.zeros(())
+                state["step"] = torch.zeros((), dtype=torch.float32)
                 if not has_begun:
                     made = {name: torch.zeros_like(parameter) for name in moments_in(group)}
                     if "momentum_decay" in group:
-                        made[PRODUCT] = torch.ones(())
+                        made[PRODUCT] = torch.ones((), dtype=torch.float32)
                     state.update({**made, **state})
                     compressor.made_states.add(id(parameter))
         if has_begun and states:
@@ -161,7 +161,7 @@ class Applying(KeepingGroups):
             if moments and "momentum_decay" in group:
                 beta1, decay = float(group["betas"][0]), float(group["momentum_decay"])
                 product = product_of_nadam(beta1, decay, int(moments["step"]))
-                moments[PRODUCT] = torch.tensor(product)
+                moments[PRODUCT] = torch.tensor(product, dtype=torch.float32)
             # Horovod's broadcast writes Adam's numbers to this dictionary: use the optimizer's own.
             is_own = "betas" in group and not moments
             held = whole[parameter] = state if is_own else {**state, **moments}
@@ -219,7 +219,7 @@ class Applying(KeepingGroups):
         for index, parameter in zip(saved, parameters):
             state, steps = self.state.get(parameter), state_dict.get(STEPS, {}).get(index, 0)
             if state is not None and (state or steps):
-                state.setdefault("step", torch.tensor(float(steps)))
+                state.setdefault("step", torch.tensor(steps, dtype=torch.float32))
 
     def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
         if not parameters:
@@ -390,7 +390,7 @@ class Follower:
             return {}, 0
         self._counted.add(id(parameter))
         if "step" not in state:
-            state["step"] = torch.zeros(())
+            state["step"] = torch.zeros((), dtype=torch.float32)
         if len(state) == 1:  # in nearly every step
             return None
         given = {MOMENTS[name]: state.pop(name) for name in MOMENTS if name in state}

@@ -201,7 +201,7 @@ class ParameterCompressor(Compressor):
         moments = state.memory.moments(state.steps, self._size_of_world())
         arrays = self._as_tensors(position, moments)
         kept = {name: arrays[ours] for name, ours in MOMENTS.items() if ours in arrays}
-        return {"step": torch.tensor(float(moments.steps)), **kept}
+        return {"step": torch.tensor(moments.steps, dtype=torch.float32), **kept}
 
     def _as_tensors(self, position: int, moments: Moments) -> dict[str, torch.Tensor]:
         parameter = self._parameters[position]
