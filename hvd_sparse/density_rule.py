@@ -36,8 +36,9 @@ class DensityRule:
         it for each tensor and stores its results as patterns
     table : densities by tensor name; empty until the tensors are known
     mean : mean density over the entries of all tensors; None until the tensors are known
-    c_max : for "hiding", the largest compression ratio: every tensor has the density 1 / c_max
-        until densities are computed from measured times. None for all other rules
+    c_max : largest compression ratio for "hiding", the rule that measures how much a run can send
+        during the backward pass: every tensor has the density 1 / c_max until densities are
+        computed from measured times. None for all other rules
     is_measured : whether the densities in ``table`` were computed from measured times
     """
 
@@ -66,7 +67,8 @@ class DensityRule:
     def measured(
         self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
     ) -> DensityRule:
-        """Return a copy with measured densities by tensor name; all other tensors get 1 / c_max."""
+        """Return a copy whose tensors have the given ``densities``, which were computed from
+        measured times. Tensors without one get 1 / c_max."""
         least = dict(self.patterns)["*"]
         table = {spec.key: densities.get(spec.key, least) for spec in compressed}
         return replace(self._with_table(compressed, table), is_measured=bool(densities))
@@ -110,7 +112,8 @@ class DensityRule:
 
     def plain(self) -> dict[str, float] | str:
         """Return the rule as JSON-serializable data: a mapping, "hiding", or for example
-        "hiding:300". Raises InvalidOption for a function that ``bound`` has not yet called."""
+        "hiding:300". Raises InvalidOption if the rule is a function that has not been called yet,
+        because its densities are not known."""
         if self.c_max is not None:
             return HIDING if self.c_max == C_MAX else f"{HIDING}:{self.c_max:g}"
         if self.chooser is not None:

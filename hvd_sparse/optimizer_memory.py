@@ -1,6 +1,9 @@
-"""Chooses the memory (the part that keeps the residual) that computes the updates of an optimizer
-passed as ``optimizer=``, checks the momentum of one that was not passed, and predicts the learning
-rates for the schedule ``learning_rate``."""
+"""Adapts a compressor to the program's optimizer.
+
+If the optimizer is passed as ``optimizer=``, this module chooses the memory (the part that keeps
+the residual) that computes the optimizer's updates. If not, this module checks the optimizer's
+momentum. It also predicts the learning rates for the schedule ``learning_rate``.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +44,20 @@ rate."""
 
 @dataclass(frozen=True)
 class Handover:
-    """An optimizer's name, and the classes of the memories that can compute the optimizer's update,
-    the default class first."""
+    """An optimizer's name, and the classes of the memories that can compute its updates in its
+    place, the default class first."""
 
     name: str
     memories: tuple[type, ...]
 
     def join(self, given: object) -> object:
-        """Return the memory to use. Raises InvalidOption if the user's memory, ``given``, cannot
-        compute the optimizer's update. The returned memory has default values for options that the
-        optimizer has too, for example momentum, because the optimizer supplies their values in
-        every step. Thus the configuration in a checkpoint stays the same if a schedule changes the
-        momentum."""
+        """Return the memory to use: the user's memory, ``given``, or the default if this is None.
+        If no memory can compute the optimizer's updates, the default is ``ErrorFeedback``, and a
+        warning is logged. Raises InvalidOption if only other memories than ``given`` can.
+
+        Options that the optimizer has too, for example momentum, get their default values, because
+        the optimizer supplies their values in every step. Thus the configuration in a checkpoint
+        stays the same if a schedule changes the momentum."""
         chosen: Memory | None = None if given is None else MEMORIES.resolve(given)
         if not self.memories:
             chosen = ErrorFeedback() if chosen is None else chosen
@@ -81,9 +86,10 @@ class Handover:
 def judge(
     configuration: Configuration, settings: Iterable[Mapping[str, Option]], *, is_forewarned: bool
 ) -> None:
-    """Check the settings of the parameter groups of an optimizer that was not passed to the
-    compressor. Raises InvalidOption if both the optimizer and the memory apply momentum. Unless
-    ``is_forewarned``, logs a warning if momentum or adaptive steps can cost accuracy."""
+    """Check an optimizer that was not passed to the compressor; ``settings`` are those of its
+    parameter groups. Raises InvalidOption if both the optimizer and the memory apply momentum. Logs
+    a warning if momentum or adaptive steps can cost accuracy, unless the user has been warned
+    already (``is_forewarned``)."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes are signs without magnitudes, so the optimizer may have momentum
@@ -109,8 +115,8 @@ def _momentum_in(settings: Mapping[str, Option]) -> str | None:
 
 
 def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Log a warning about accuracy if the density is low and the memory does not apply momentum.
-    ``what`` names the optimizer's momentum or adaptive steps."""
+    """Warn that the optimizer's momentum or adaptive steps (named by ``what``) can cost accuracy,
+    if the density is low and the memory does not apply momentum."""
     density = configuration.density(LONG_RUN)
     if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
         return
@@ -126,12 +132,13 @@ def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
 
 @dataclass(eq=False)
 class Rates:
-    """For each parameter group, the learning rates with which the learning rate of a step is
-    compared.
+    """Learning rates by parameter group, with which the schedule ``learning_rate`` compares the
+    rate of each step.
 
-    path : predicted rates, [step][group], if ``is_foreseen``; otherwise only the first step's rates
-    references : for each group, the rate with which rates are compared: the mean of ``path``. A
-        loaded state replaces these numbers
+    path : rates, [step][group]: the predicted rates of all steps, or only those of the first step
+    is_foreseen : whether ``path`` has predicted rates
+    references : for each group, the rate with which later rates are compared: the mean of ``path``.
+        A loaded state replaces these numbers
     """
 
     path: Sequence[Sequence[float]]
@@ -154,9 +161,11 @@ class Rates:
     def pace(
         self, rate: float, group: int, step: int, most_steps: Callable[[], int] | None = None
     ) -> Pace:
-        """Return a tensor's learning rate, ``rate``, and the rate with which it is compared.
+        """Return a tensor's learning rate, ``rate``, and the rate with which it is compared. Log a
+        warning if the rate was predicted, and differs from the prediction.
+
         ``step`` is the number of the tensor's completed steps, ``group`` its parameter group.
-        ``most_steps()`` returns the largest number of completed steps of a tensor."""
+        ``most_steps()`` returns the largest number of completed steps of any tensor."""
         if group >= len(self.references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
         is_off = self.is_foreseen and self.is_checked and self._is_off(rate, group, step)
@@ -193,8 +202,9 @@ class Rates:
 
 
 def first_rates(rates: Sequence[float], why: str | None) -> Rates:
-    """Return ``Rates`` that compare later learning rates with those of the first step. ``why`` is
-    the reason why later rates are not known, for a warning; None logs no warning."""
+    """Return ``Rates`` that compare the learning rate of each step with that of the first step,
+    because later rates are not known. A warning gives ``why`` as the reason; None gives no warning.
+    """
     if why is not None:
         logger.warning(
             "the density follows the learning rate, whose mean over the run is not known in "
@@ -206,8 +216,9 @@ def first_rates(rates: Sequence[float], why: str | None) -> Rates:
 
 
 def foreseen(path: Callable[[int], Iterable[Sequence[float]]], steps: int) -> Rates:
-    """Return ``Rates`` with predicted rates. ``path(steps)`` steps a copy of the scheduler and
-    yields each step's rates. Raises InvalidOption if the copy cannot be stepped."""
+    """Return ``Rates`` with the predicted rates of ``steps`` steps. The function ``path`` steps a
+    copy of the scheduler, and yields the parameter groups' rates of each step. Raises InvalidOption
+    if the copy cannot be stepped so often."""
     try:
         rates = list(path(steps))
     except Exception as error:

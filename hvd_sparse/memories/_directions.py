@@ -19,7 +19,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 
 class DirectionMemory(Memory):
-    """Base class of the memories whose states accumulate an optimizer's directions."""
+    """Base class of the memories whose states accumulate an optimizer's directions, which are its
+    updates without the learning rate."""
 
     weight_decay: float
     clip_norm: float | None
@@ -70,8 +71,9 @@ def norm_of(x: np.ndarray) -> float:
 
 
 class Moments(NamedTuple):
-    """An optimizer's moments of one tensor: SGD's velocity, or Adam's mean and second moment. A
-    memory can continue from an optimizer's moments, and an optimizer from a memory's.
+    """An optimizer's moments of one tensor: SGD's velocity, Muon's momentum, or Adam's mean and
+    second moment. A memory can continue from an optimizer's moments, and an optimizer from a
+    memory's.
 
     arrays : flat arrays by their names in checkpoints, for example "momentum"; may be empty
     steps : number of steps that the optimizer has made so far
@@ -85,15 +87,15 @@ class Moments(NamedTuple):
 
 
 class DirectionState(ResidualState):
-    """The residual of one tensor, which accumulates the optimizer's directions for this rank's
-    gradients.
+    """The residual of one tensor, to which directions are added instead of gradients. A direction
+    is the update of the optimizer for this rank's gradient, before the learning rate.
 
         residual' = residual + direction,  where sent entries become +0.0
 
     Subclasses compute the direction (``_direct``). An entry is multiplied by the learning rate of
     the step in which it is sent. This gave better accuracy than the rates of the steps in which
-    gradients were added to it (docs/results/accuracy-ways.md). Entries that are sent at rate 0
-    would be lost, so a step at rate 0 sends nothing, adds nothing and keeps the residual.
+    its parts were added to the residual (docs/results/accuracy-ways.md). Entries that are sent at
+    rate 0 would be lost, so a step at rate 0 sends nothing, adds nothing and keeps the residual.
     """
 
     _options: DirectionMemory
@@ -128,7 +130,8 @@ class DirectionState(ResidualState):
         parameter : the parameter's value, flat, which weight decay needs
         moments : moments from which the memory continues; None keeps the memory's own
         maximize : the optimizer moves the parameter along the gradient instead of against it
-        settings : new values of the memory's options and of ``_switches``
+        settings : new values of the memory's options, and of the settings for which the memory has
+            no option (``_switches``)
         """
         self.rate, self._parameter, self._is_climbing = rate, parameter, maximize
         # This runs for every tensor in every step, and usually only the rate has changed.
@@ -160,10 +163,10 @@ class DirectionState(ResidualState):
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
     def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient if its norm is within the limit for one rank, and otherwise a copy
-        that is rescaled to this limit. The copy is in ``out`` if given, which is several times as
-        fast as new memory. The limit is such that the average (or sum, if Horovod sums) of N
-        independent gradients with this norm has about the norm ``clip_norm``."""
+        """Return the gradient, or a copy that is rescaled if the gradient's norm exceeds a limit.
+        If the gradients of N ranks are independent and have this limit as norm, their average (or
+        their sum, if Horovod sums) has about the norm ``clip_norm``. The copy is written to ``out``
+        if given, which is several times as fast as new memory."""
         clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
         if clip_norm is None:
             return gradient
@@ -173,8 +176,8 @@ class DirectionState(ResidualState):
             return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
     def _decay(self, world_size: int) -> Decay | None:
-        """Return the direction of SGD with weight decay, or None without weight decay. If Horovod
-        sums over N ranks, each rank adds 1 / N of the weight decay."""
+        """Return the direction gradient + weight_decay * parameter, for a kernel to compute, or
+        None without weight decay. If Horovod sums over N ranks, each rank adds 1 / N of it."""
         decay = self._options.weight_decay / (1 if self.is_average else world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
@@ -192,8 +195,9 @@ class DirectionState(ResidualState):
     def _direct(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a vector, and the direction that is to be computed from it and accumulated. If
-        the direction is None, the vector itself is accumulated."""
+        """Return a vector derived from the gradient, and the formula (``Direction``) by which a
+        kernel computes from this vector what is added to the residual. If the formula is None, the
+        vector itself is added."""
         raise NotImplementedError
 
     def compensate(
@@ -283,9 +287,10 @@ class MomentumMemory(DirectionMemory):
 
 
 class VelocityState(DirectionState):
-    """The residual of one tensor, which accumulates the directions of SGD with momentum. As in
-    torch, a momentum of 0 leaves the velocity unchanged. If the momentum is 0 or the velocity is
-    not allocated, the gradient itself is accumulated."""
+    """The residual of one tensor, to which the directions of SGD with momentum are added: the
+    velocity or, with Nesterov's form, gradient + momentum * velocity. If the momentum is 0 or the
+    velocity is not allocated, the gradient itself is added. As in torch, a momentum of 0 leaves
+    the velocity as it is."""
 
     velocity: DoubleBuffer
     _options: MomentumMemory
@@ -317,8 +322,8 @@ class VelocityState(DirectionState):
         return self._options.momentum
 
     def _damped(self, gradient: np.ndarray) -> np.ndarray:
-        """Return the gradient times 1 - dampening, or unchanged if this gradient starts the
-        velocity."""
+        """Return the gradient times 1 - dampening, an option of SGD. As in torch, the first
+        gradient of a velocity is returned unchanged."""
         dampening = self._switched["dampening"]
         if not (dampening and self._options.momentum) or self.step == self._undamped_at:
             return gradient

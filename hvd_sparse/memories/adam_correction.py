@@ -34,6 +34,8 @@ class AdamCorrection(DirectionMemory):
         v' = v + gradient / (sqrt(averaged) + epsilon)
         select from v'; where an entry is sent v' = 0
 
+    t is the number of the step, from 1; v is the residual.
+
     Parameters
     ----------
     beta1 : float in [0, 1), decay of the mean m
@@ -41,7 +43,7 @@ class AdamCorrection(DirectionMemory):
     epsilon : float > 0
     weight_decay : L2 penalty, which is taken from an Adam passed as ``optimizer=``, and must be 0
         without one. AdamW applies its decoupled weight decay itself
-    clip_norm : as in ``MomentumCorrection``
+    clip_norm : bounds the norm of each tensor's gradient, as in ``MomentumCorrection``
 
     Notes
     -----
@@ -55,8 +57,8 @@ class AdamCorrection(DirectionMemory):
     mean and independent noise.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
-    for about 1 / density steps, and v adds up the entry's gradients, so a mean over the last ten
-    steps would only delay the gradients (docs/results/accuracy-ways.md).
+    for about 1 / density steps, and v adds up the entry's gradients in this time. So a mean over
+    the last ten steps would only delay the gradients (docs/results/accuracy-ways.md).
 
     The optimizer must only multiply the result by its learning rate; ``optimizer=`` ensures this.
 
@@ -86,9 +88,9 @@ class AdamCorrection(DirectionMemory):
 class AdamCorrectionState(DirectionState):
     """The mean m, the second moment s and the residual v of one tensor (see ``AdamCorrection``).
 
-    begun : number of the tensor's step at which m and s started. If the memory has taken over an
-        optimizer's moments, the optimizer's steps count too: ``begun`` is the tensor's step at that
-        time minus the optimizer's number of steps, so it may be negative
+    begun : number of the tensor's step in which m and s start, which the bias correction needs. If
+        the memory has taken over an optimizer's moments, this is the tensor's step at that time
+        minus the optimizer's number of steps, so it may be negative
     largest : the largest s so far; of length 0 unless the optimizer has amsgrad
     """
 
@@ -127,7 +129,8 @@ class AdamCorrectionState(DirectionState):
         return AdamStep(options.beta1, options.beta2, epsilon, step, ranks, scale, is_of_mean)
 
     def _unbiased(self, steps: int) -> tuple[float, float]:
-        """Return the factors that correct the biases of m**2 and of s after ``steps`` steps."""
+        """Return the factors that correct m**2 and s, which start at 0, for their bias towards 0
+        after ``steps`` steps."""
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
@@ -168,8 +171,9 @@ class AdamCorrectionState(DirectionState):
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
     ) -> tuple[np.ndarray, Direction | None]:
-        """Return a gradient and a direction, as ``_direct`` does. With amsgrad, this method itself
-        updates m and s, because the direction needs the largest s, including the new one."""
+        """Return a gradient, and the formula by which a kernel computes Adam's direction from it.
+        With amsgrad, return the direction itself, and None in place of the formula. In this case
+        the method updates m and s itself, because the direction needs the new largest s."""
         mean, square = self.mean, self.square
         self._note_written(mean, square)
         direction = Adam(mean.old, square.old, mean.new, square.new, step)
@@ -200,7 +204,8 @@ class AdamCorrectionState(DirectionState):
         return directed(*self._push(reduced, kernels, self._numbers(is_of_mean=True)), kernels)
 
     def numbers(self) -> dict[str, float]:
-        """Return ``begun`` for checkpoints, unless m and s started at the tensor's first step."""
+        """Return ``begun``, the step in which m and s started, for checkpoints; nothing if this is
+        the tensor's first step."""
         return {"begun": self.begun} if self.begun else {}
 
     def recall(self, numbers: Mapping[str, float]) -> None:

@@ -19,9 +19,10 @@ class Accumulated(NamedTuple):
     """The vector from which a step selects, with the results of the pass that computed it.
 
     vector : residual + gradient, with +0.0 in place of the entries in ``taking``
-    moments : statistics of the whole vector's magnitudes; None if the pass had an aim, a threshold
-        at which it takes entries out of the vector
-    taking : result of a pass with an aim, with the entries taken out of the vector; otherwise None
+    moments : statistics of the vector's magnitudes; None if the pass had an aim (a threshold: the
+        pass takes the entries that reach it out of the vector)
+    taking : result of a pass with an aim: the number of entries that are NaN or Inf, and the
+        entries that were taken out of the vector; None if the pass had no aim
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
         itself, or if a pass with an aim did not store the added vector
     """
@@ -37,8 +38,8 @@ class Release(NamedTuple):
 
     sent_in : for each entry, the step in which it was last sent, in the residual's dtype
     step : number of this step
-    shares : float64 [ages], the part to send, by the number of steps since then (the age); the last
-        one also holds for higher ages, and the first is not used
+    shares : float64 [ages], for each age (number of steps since ``sent_in``) the part of an entry
+        that is sent. The last one also holds for higher ages; the first is not used
     """
 
     sent_in: np.ndarray
@@ -46,8 +47,8 @@ class Release(NamedTuple):
     shares: np.ndarray
 
     def of(self, selected: Selection) -> Selection:
-        """Return the parts to send. The sum of such a part and of the rest, which is computed by
-        subtraction, is exactly the entry."""
+        """Return the parts of the selected entries to send. A part and the rest of its entry, which
+        is computed by subtraction, add up to exactly the entry."""
         values = selected.values
         ages = self.step - self.sent_in[selected.indices].astype(np.float64)
         ages = np.clip(ages, 1, self.shares.size - 1)
@@ -62,7 +63,8 @@ class MemoryState:
 
     A step writes a new version of the state. Then ``commit`` keeps this version, or ``roll_back``
     drops it. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
-    with ``finishes``, ``tune`` sets ``settings`` and the options that determine ``gain``.
+    with ``Memory.finishes``, the method ``tune`` sets ``settings``, and the options that determine
+    ``gain``.
 
     Attributes
     ----------
@@ -88,18 +90,18 @@ class MemoryState:
         ----------
         gradient : float32 or float64 [numel], read-only
         world_size : number of ranks over which the gradient will be summed
-        aim : if given, the same pass lists the entries that reach the aim's threshold, and replaces
-            these entries by 0 in the vector, unless they exceed the aim's capacity
+        aim : if given, the same pass lists the entries that reach the aim's threshold, and writes 0
+            in their places in the vector. If they are more than the aim's capacity, it does neither
         """
         raise NotImplementedError
 
     def tune(self, *args: Value, **settings: Value) -> None:
-        """Take the learning rate, the momentum and other settings from the optimizer. Only for
-        memories with ``finishes``."""
+        """Take the learning rate, the momentum and other settings from the optimizer. Called only
+        for memories with ``Memory.finishes``."""
 
     @property
     def release(self) -> Release | None:
-        """The parts of the selected entries to send in this step; None to send whole entries. Read
+        """The parts of the selected entries to send in this step; None to send whole entries. Valid
         after ``compensate``."""
         return None
 
@@ -122,8 +124,9 @@ class MemoryState:
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the gradient for the optimizer: ``reduced`` itself, or a new vector, which the
-        caller checks for NaN and Inf. Only for memories with ``finishes``.
+        """Return the gradient for the optimizer: ``reduced`` itself (the sum or average over the
+        ranks), or a new vector, which the caller checks for NaN and Inf. Called only for memories
+        with ``Memory.finishes``.
 
         Raises
         ------
@@ -133,7 +136,7 @@ class MemoryState:
         raise NotImplementedError
 
     def commit(self) -> None:
-        """Keep the new version, because the step succeeded."""
+        """Keep the new version of the state, because the step succeeded."""
 
     def roll_back(self) -> None:
         """Drop the new version of a failed step. With ``rollback``, this restores the state before
@@ -168,14 +171,14 @@ class Memory(Options):
     Attributes
     ----------
     conserves : the sum of sent and kept entries is exactly the accumulated vector
-    keeps_rounding : if the sent values differ from the accumulated ones, the difference is kept
+    keeps_rounding : if sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
     finishes : ``finish`` processes all reduced gradients, even of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
     needs_host : the reason why, with these options, gradients on an accelerator must be copied to
         the host, as the end of a sentence about the memory; empty if the copy is not needed
-    needs_optimizer : the reason why, with these options, a compressor needs ``optimizer=``, in the
-        same form; empty if it does not
+    needs_optimizer : the reason why, with these options, a compressor needs ``optimizer=``, also as
+        the end of a sentence; empty if the compressor does not need it
     """
 
     id: ClassVar[str]
@@ -195,8 +198,8 @@ class Memory(Options):
 
 class DoubleBuffer:
     """A vector that has an old and a new version until the step has succeeded. The old version is
-    needed to undo a failed step, because a rank learns of the failure only after it has written its
-    new residual, and subtracting the gradient again would not restore the old bits. Without
+    needed to undo a failed step. A rank learns of the failure only after it has written its new
+    residual, and subtracting the gradient again would not restore the old bits. Without
     ``rollback``, ``old`` and ``new`` are one buffer, and a step cannot be undone exactly."""
 
     def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:

@@ -46,10 +46,10 @@ class ErrorFeedback(Memory):
     A 16-bit residual is rounded at every step, up or down at random so that the expectation is
     exact. Rounding to nearest would lose every gradient that is small compared with the residual.
     Rounding changes an entry by less than 2**-7 (bfloat16) or 2**-10 (float16) of the entry, and
-    float16 entries below 2**-14 by up to 2**-24, so the residual is not conserved exactly. A
-    float16 residual above 65504 raises PeerFailure. With float64 gradients, 16 bits raise
-    InvalidOption. The accumulated vector is in float32, and exists only while the tensor is
-    compressed.
+    float16 entries below 2**-14 by up to 2**-24. So the sum of sent and kept entries is not exactly
+    the accumulated vector. A float16 residual above 65504 raises PeerFailure. With float64
+    gradients, 16 bits raise InvalidOption. The accumulated vector is in float32, and exists only
+    while the tensor is compressed.
 
     State: one float32 vector per tensor (float64 for float64 gradients), two with rollback; a
     16-bit residual needs half of these bytes. Cost: one pass (read gradient and residual, write
@@ -128,7 +128,8 @@ class Residual16State(ResidualState):
             )
 
     def _round(self, wide: np.ndarray, out: np.ndarray, why: str) -> None:
-        """Round a vector at random. ``why`` is a part of the seed."""
+        """Round a vector at random, up or down, and write the result to ``out``. The text ``why``
+        is a part of the seed, so that different roundings of a step get different numbers."""
         narrow(wide, out, crc32(f"{self._spec.key}|{self.step}{why}".encode()))
 
     def roll_back(self) -> None:
@@ -164,8 +165,9 @@ def widen(stored: np.ndarray) -> np.ndarray:
 
 
 def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
-    """Write float32 numbers to ``out``, rounded up or down at random to the format of ``out``. No
-    magnitude may exceed ``LARGEST``."""
+    """Write float32 numbers to ``out``, rounded up or down at random to the format of ``out``
+    (float16, or the bits of bfloat16). No magnitude may exceed the largest finite number of this
+    format."""
     dice = _dice(x.size, seed)
     bits = x.view(np.uint32)
     # Add a random number below one unit of the last kept bit, then cut the lower bits. The sum
@@ -186,16 +188,16 @@ def narrow(x: np.ndarray, out: np.ndarray, seed: int) -> None:
 
 
 def _limit(bits: np.ndarray, high: int, low: int = 0xFFFF) -> np.ndarray:
-    """Return a limit for every rounded number, as uint32 bits: the largest finite 16-bit number
-    with the number's sign. Without this limit, rounding could give infinity."""
+    """Return a limit for each number of ``bits``, as bits of a float32: the largest finite 16-bit
+    number with the same sign. Without this limit, rounding could give infinity."""
     largest = np.uint32(high << 16 | low)
     limit: np.ndarray = largest | (bits & np.uint32(0x80000000))
     return limit
 
 
 def _dice(count: int, seed: int) -> np.ndarray:
-    """Return random bits, uint32 [count], hashed from index and seed. The high bits of a number are
-    more random than the low bits."""
+    """Return random numbers for rounding, uint32 [count], hashed from index and seed. The high bits
+    of a number are more random than the low bits."""
     dice = np.arange(count, dtype=np.uint32)
     dice *= np.uint32(0x9E3779B1)
     dice ^= np.uint32(seed)

@@ -51,8 +51,8 @@ class MajorityVoteState(NoMemoryState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the signs of ``reduced``. It is the sum or average of the ranks' votes, or of
-        their gradients if the tensor is never compressed. A tie of the votes gives 0."""
+        """Return the signs of ``reduced``: the sum or average of the ranks' votes or, for a tensor
+        that is never compressed, of their gradients. A tie of the votes gives 0."""
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
             # In an average, votes of 1 / world_size are rounded, so less than half a vote is a tie.

@@ -25,12 +25,14 @@ class MomentumCorrection(MomentumMemory):
         the optimizer gets reduced + w', or with Nesterov
                            reduced + weight_decay * parameter + momentum * w'
 
+    u is the velocity of gradients, w that of weight decay, and v is the residual.
+
     Parameters
     ----------
     momentum : float in [0, 1)
     nesterov : use Nesterov's form
     masking : set the velocity of sent entries to 0 (momentum factor masking)
-    weight_decay : L2 penalty. It has a velocity w of its own, and is added after the exchange
+    weight_decay : L2 penalty, added after the exchange
     clip_norm : bounds the norm of each tensor's gradient. Each rank rescales its own gradient,
         before it is accumulated, to a norm of at most ``clip_norm * sqrt(world_size)``, or
         ``clip_norm / sqrt(world_size)`` if Horovod sums. The reason: the average of N independent
@@ -68,7 +70,8 @@ class MomentumCorrection(MomentumMemory):
 
 
 class MomentumCorrectionState(VelocityState):
-    """The velocities u and w and the residual v of one tensor (see ``MomentumCorrection``)."""
+    """The velocities of one tensor's gradient (u) and weight decay (w), and its residual v (see
+    ``MomentumCorrection``)."""
 
     _options: MomentumCorrection
     _vectors: ClassVar[dict[str, str]] = {
@@ -109,8 +112,8 @@ class MomentumCorrectionState(VelocityState):
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
-        """Return the optimizer's input: the reduced gradient or, for a tensor that is never
-        compressed, its velocity; plus weight decay."""
+        """Return the gradient for the optimizer, with weight decay added: the reduced gradient, or
+        the velocity of a tensor that is never compressed."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
         if not options.weight_decay and not self.decay.old.size:
@@ -130,8 +133,9 @@ class MomentumCorrectionState(VelocityState):
         return result
 
     def roll_back(self) -> None:
-        """Drop the new velocity and residual. Without second buffers, add the sent and masked
-        entries back; the vectors then include the failed step's gradient."""
+        """Drop the new velocity and residual. Without second buffers, put the sent entries back
+        into the residual, and their velocities, which were set to 0, into the velocity. Both then
+        include the failed step's gradient."""
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()

@@ -19,7 +19,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 @lru_cache(maxsize=64)  # all tensors of a step have the same arguments
 def momentum_left(momentum: float, density: float) -> float:
-    """Return the velocity's momentum m at a density, as ``MomentumFeedback`` defines it.
+    """Return m, the momentum of the velocity at a density: the part that the residual does not
+    replace (see ``MomentumFeedback``).
 
     Examples
     --------
@@ -34,8 +35,8 @@ def momentum_left(momentum: float, density: float) -> float:
 
 @lru_cache(maxsize=64)
 def shares_of(momentum: float) -> np.ndarray:
-    """Return the part 1 - momentum**age of an entry that is sent, by age, float64 [ages]. It is 1
-    at the last age.
+    """Return which part of an entry is sent, by its age (number of steps since it was last sent),
+    float64 [ages]. The part is 1 - momentum**age, and 1 at the last age.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class MomentumFeedback(MomentumMemory):
     nesterov : use Nesterov's form
     weight_decay : L2 penalty, which is taken from an SGD passed as ``optimizer=``, and must be 0
         without one
-    clip_norm : as in ``MomentumCorrection``
+    clip_norm : bounds the norm of each tensor's gradient, as in ``MomentumCorrection``
 
     Notes
     -----
@@ -92,25 +93,26 @@ class MomentumFeedback(MomentumMemory):
     1 / (1 - momentum) times.
 
     An entry that is sent in every step does not wait. If it were sent whole, it would move as under
-    SGD without momentum at 1 / (1 - momentum) times the rate, and training would diverge at rates
+    SGD without momentum at 1 / (1 - momentum) times the rate. Training would then diverge at rates
     at which SGD with momentum is stable. With parts, such an entry moves exactly as under SGD with
-    momentum, and an entry that has waited for many steps is sent nearly whole. Entries are sent
-    whole by exchanges that determine only afterwards which entries were sent (gtopk, oktopk,
-    shared_index).
+    momentum, and an entry that has waited for many steps is sent nearly whole. Some exchanges
+    (gtopk, oktopk, shared_index) determine only afterwards which entries were sent. They send
+    entries whole.
 
     If the density or the momentum changes, v and u are rescaled to the new m, so that the sum of
     the gradients that are still to be applied stays the same. If m becomes 0, u is added to v. If m
     was 0, v is moved to u, so that a dense step does not apply the whole residual at once. From one
-    dense step to the next, u stays as it is, so a run with only dense steps is SGD with momentum.
-    The learning rate and the momentum of the step in which an entry is sent apply to the whole
-    entry, also to the part accumulated in earlier steps.
+    dense step to the next, u is not rescaled, so a run with only dense steps is SGD with momentum.
+
+    An entry may have accumulated over many steps. The learning rate and the momentum of the step in
+    which the entry is sent apply to all of it.
 
     With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
     apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u unless m is 0. With rollback, each of
-    these is kept twice. If m is 0 and the momentum is not, also the step in which each entry was
-    last sent, as a vector on the host. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
+    these is kept twice. If m is 0 and the momentum above 0, a vector on the host keeps the step in
+    which each entry was last sent. Cost: that of ``ErrorFeedback`` if m is 0, otherwise that of
     ``MomentumCorrection``; one more pass to clip. Weight decay reads the parameter in the same
     pass, or in one more pass if m is above 0. A step whose m is not that of the step before needs
     two more passes, and allocates u and v anew.
@@ -147,8 +149,8 @@ class MomentumFeedbackState(VelocityState):
 
     @property
     def gain(self) -> float:  # type: ignore[override]
-        """The factor (1 - m) / (1 - momentum), by which the ranks' sum is multiplied, so that its
-        scale is that of SGD."""
+        """The factor by which the ranks' sum is multiplied, so that its scale is that of SGD:
+        (1 - m) / (1 - momentum)."""
         return (1 - self._momentum) / (1 - self._options.momentum)
 
     @property
@@ -158,7 +160,7 @@ class MomentumFeedbackState(VelocityState):
 
     @property
     def _momentum_before(self) -> float:
-        """The m to which v and u are scaled."""
+        """The velocity's momentum m of the last step, to which v and u are still scaled."""
         density, momentum = self._at or (self.density or 0.0, None)
         # After dense steps, u is SGD's velocity, which does not change with the momentum.
         if momentum is None or density == 1.0:
@@ -179,8 +181,8 @@ class MomentumFeedbackState(VelocityState):
         return super().compensate(gradient, kernels, world_size, aim)
 
     def _cross(self) -> None:
-        """Rescale v and u to this step's density and momentum. The sum of the gradients that are
-        still to come from them stays the same."""
+        """Rescale the residual v and the velocity u if this step's density or momentum differs
+        from the last step's. The rescaling keeps the sum of gradients that are not yet applied."""
         was, now, u, v = self._momentum_before, self._momentum, self.velocity, self.residual
         self._before = v, u, self._sent_in, self._at
         self._at = self.density or 0.0, self._options.momentum
@@ -234,8 +236,8 @@ class MomentumFeedbackState(VelocityState):
             self._just_sent = sent.indices
 
     def _velocity_of_sgd(self) -> np.ndarray:
-        """Return a velocity with which SGD can continue. The residual is not included, because SGD
-        has no vector for it."""
+        """Return a copy of the velocity, rescaled to SGD's momentum, with which SGD can continue.
+        The residual is not included, because SGD has no vector for it."""
         if not self.velocity.old.size:
             return np.zeros(self.residual.old.size, self.residual.old.dtype)
         share = self._ahead(self._momentum_before) / self._ahead(self._options.momentum)
@@ -261,7 +263,7 @@ class MomentumFeedbackState(VelocityState):
         self._before = self._just_sent = None
 
     def roll_back(self) -> None:
-        """Drop the new vectors. Without second buffers, add the sent entries back to v."""
+        """Drop the new vectors. Without second buffers, add the sent entries to the residual."""
         if self._before is not None and self.residual.can_roll_back:
             self.residual, self.velocity, self._sent_in, self._at = self._before
         self._before = self._just_sent = None
@@ -276,7 +278,8 @@ class MomentumFeedbackState(VelocityState):
         self._sent_in = arrays.get("sent_in", self._sent_in[:0]).astype(self.residual.old.dtype)
 
     def numbers(self) -> dict[str, float]:
-        """Return, for checkpoints, the "density" and the "momentum" to which v and u are scaled."""
+        """Return, for checkpoints, the "density" and the "momentum" of the step to which the
+        residual and the velocity are scaled."""
         told = zip(("density", "momentum"), self._at or ())
         return {name: number for name, number in told if number is not None}
 

@@ -25,7 +25,7 @@ class MuonCorrection(AdamCorrection):
 
         m' = momentum * m + (1 - momentum) * gradient
         u = m', or (1 - momentum) * gradient + momentum * m' with Nesterov
-        v' = v + scale * NS(u)        NS: the Newton-Schulz iteration (``kernels.optimizers``)
+        v' = v + scale * NS(u)        NS: Newton-Schulz iteration, makes a matrix nearly orthogonal
         select from v'; where an entry is sent v' = 0
 
     Parameters
@@ -34,13 +34,13 @@ class MuonCorrection(AdamCorrection):
     nesterov : use Nesterov's form
     ns_steps : number of iterations
     ns_coefficients : coefficients of x, x**3 and x**5 in the iteration
-    ns_epsilon : added to the norm by which a matrix is divided
+    ns_epsilon : added to the norm by which a matrix is divided before the iteration
     scale : factor of all updates, also of Adam's. None means 1 for Adam's updates, and for a matrix
         0.2 * sqrt(the larger of rows and columns), which suits learning rates of Adam
     beta1, beta2, epsilon : for tensors that are not matrices, as in ``AdamCorrection``
     weight_decay : must be 0, because Muon's weight decay is decoupled from the gradient, and the
         optimizer applies it
-    clip_norm : as in ``MomentumCorrection``
+    clip_norm : bounds the norm of each tensor's gradient, as in ``MomentumCorrection``
 
     Notes
     -----
@@ -107,9 +107,9 @@ class MuonCorrectionState(AdamCorrectionState):
         self.square = self._nothing_made()
 
     def tune(self, **settings: Any) -> None:
-        """Take the settings from the optimizer. If they include a momentum, they are Muon's, and
-        the tensor is treated as a matrix; otherwise it gets Adam. Raises InvalidOption if the
-        settings are Muon's, and the tensor has fewer than two dimensions."""
+        """Take the settings from the optimizer. Settings with a momentum are Muon's, and the tensor
+        is then treated as a matrix. Otherwise the tensor gets Adam's updates. Raises InvalidOption
+        if the settings are Muon's, and the tensor has fewer than two dimensions."""
         is_matrix = "momentum" in settings
         if is_matrix and len(self._shape) < 2:
             raise InvalidOption(
@@ -136,8 +136,8 @@ class MuonCorrectionState(AdamCorrectionState):
         return super()._numbers(ranks, scale * (self._options.scale or 1.0), is_of_mean)
 
     def _orthogonalized(self, gradient: np.ndarray, kernels: Kernels, share: float) -> np.ndarray:
-        """Update a matrix's momentum m, and return Muon's update, multiplied by ``share``, in a new
-        vector."""
+        """Update a matrix's momentum m, and return Muon's update in a new vector, multiplied by the
+        option ``scale`` and by ``share``."""
         options, m = self._options, self.mean
         momentum = Momentum(m.old, m.new, options.momentum, options.nesterov)
         u = kernels.directed(scaled(gradient, 1 - options.momentum), momentum)

@@ -21,8 +21,8 @@ class Schedule:
 
     Attributes
     ----------
-    sends_all_dense : a step of density 1 runs dense with any codec, even if its entries would take
-        fewer bytes. ``allow_dense=False`` takes precedence
+    sends_all_dense : a step of density 1 runs dense, even if the encoded entries would take fewer
+        bytes than the tensor. With ``allow_dense=False`` such a step does not run dense
     """
 
     id: ClassVar[str]

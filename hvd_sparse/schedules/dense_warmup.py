@@ -15,8 +15,8 @@ class DenseWarmup(ValuedSchedule):
 
     Parameters
     ----------
-    warmup_steps : number of first steps, which run dense; with ``allow_dense=False``, they send
-        all entries instead
+    warmup_steps : number of first steps. They run dense (as an allreduce of the whole tensor) or,
+        with ``allow_dense=False``, send all entries through the codec
 
     Paper: fang2019redsync.
     """

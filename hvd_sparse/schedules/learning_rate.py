@@ -49,7 +49,8 @@ class LearningRate(ValuedSchedule):
         return self.number
 
     def density_at(self, pace: Pace) -> float:
-        """Return the density, in (0, 1], of a step with the learning rate in ``pace``."""
+        """Return the density, in (0, 1], of a step. ``pace`` has the step's learning rate, and the
+        rate with which it is compared: the mean or the first rate."""
         share = pace.share
         if not share > 0:  # or if it is NaN; the checksums that ranks compare include the rate
             return LEAST

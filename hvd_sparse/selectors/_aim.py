@@ -36,8 +36,8 @@ FEW = 4096
 
 @dataclass(frozen=True)
 class Band:
-    """The counts that a search for a threshold accepts: the threshold must be reached by ``least``
-    to ``most`` entries. If the search fails, the ``wanted`` largest entries are selected."""
+    """A range of accepted counts. A search for a threshold ends when ``least`` to ``most`` entries
+    reach the threshold. If the search fails, the ``wanted`` largest entries are selected."""
 
     least: int
     wanted: int
@@ -49,11 +49,12 @@ class Band:
 
 @dataclass(frozen=True)
 class Cut:
-    """A selector's decision about the candidates: the ``count`` largest of them are selected.
+    """The decision to select the ``count`` largest of the collected entries (candidates).
 
-    memo, is_fallback : as in ``Found``
-    threshold : the threshold of ``Found``. None stands for the aim's threshold when all candidates
-        are selected, and for the smallest selected magnitude when only some are
+    memo : the selector's state for the tensor's next step
+    is_fallback : ``count`` is the limit, because more entries than the limit reached the threshold
+    threshold : threshold for the tensor's next step. None stands for the aim's threshold when all
+        candidates are selected, and for the smallest selected magnitude when only some are
     """
 
     count: int
@@ -64,8 +65,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Miss:
-    """An aim whose candidates could not be used, so that the selector must search the whole vector.
+    """An aim that failed: the selector cannot select among the entries that reach the aim, usually
+    because these are too few or too many. The selector then has to search the whole vector.
 
+    aim : the threshold at which entries were collected, and the capacity of the list
     count : number of entries that reach the aim; None if it exceeds the aim's capacity
     is_sure : False if one tensor of a group has no list of candidates, for example because too many
         reached the aim. The group's count is then unknown, and may be within the capacity
@@ -83,17 +86,18 @@ class Miss:
 
     @property
     def known(self) -> tuple[float, int] | None:
-        """The aim's threshold and the number of entries that reach it, as the first count of a
-        search. A number above the capacity is given as capacity + 1. None if it is unknown."""
+        """The aim's threshold and the number of entries that reach it, which a search need not
+        count. The number is at most capacity + 1. None if it is unknown (not ``is_sure``)."""
         if not self.is_sure:
             return None
         return self.aim.threshold, self.aim.capacity + 1 if self.count is None else self.count
 
 
 def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim | None:
-    """Return an aim that lies by the fraction ``margin`` below ``warm``, the threshold of the
-    previous step. ``count`` is k. Return None if k is 0 or ``warm`` is None, and also if ``warm``
-    is subnormal, because some threads flush subnormal numbers to zero."""
+    """Return an aim (a threshold at which to collect entries) below ``warm``, the threshold of the
+    previous step. ``margin`` is the distance as a fraction of ``warm``; ``count`` is k. Return None
+    if k is 0 or ``warm`` is None, and also if ``warm`` is subnormal, because some threads flush
+    subnormal numbers to zero."""
     if warm is None or warm < SMALLEST or not count:
         return None
     capacity = min(numel, max(CAPACITY * count, count + FEW))
@@ -101,16 +105,18 @@ def aim_below(warm: float | None, margin: Memo, count: int, numel: int) -> Aim |
 
 
 def aim_at(warm: float | None, capacity: int) -> Aim | None:
-    """Return an aim at ``warm``, the threshold of the previous step, for selectors that reuse this
-    threshold. None if ``warm`` is None, 0, subnormal or beyond the range of float32."""
+    """Return an aim (a threshold at which to collect entries) for selectors that use the previous
+    step's threshold, ``warm``, again. If more than ``capacity`` entries reach the aim, none is
+    collected. Return None if ``warm`` is None, 0, subnormal or beyond the range of float32."""
     return Aim(warm, capacity) if warm and SMALLEST <= warm <= LARGEST else None
 
 
 def steer(margin: Memo, found: int | None, needed: int) -> float:
-    """Return the margin of the next aim, computed from the previous ``margin`` (None at first). The
-    margin grows if ``found``, the number of candidates, was below or hardly above ``needed``, and
-    narrows slowly if ``found`` was clearly above. It is halved if ``found`` is None, which means
-    that more entries than the capacity reached the aim."""
+    """Return the margin of the next aim: the fraction by which it lies below the last threshold.
+    ``margin`` is that of the last aim; None at first. The margin grows if ``found``, the number of
+    collected entries, is below or hardly above ``needed``, and narrows slowly if ``found`` is
+    clearly above. It is halved if ``found`` is None: more entries than the capacity reached the
+    aim."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

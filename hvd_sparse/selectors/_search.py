@@ -1,7 +1,10 @@
-"""Search for a threshold that roughly the wanted number of entries reach. The search counts the
-entries that reach a threshold, and narrows a bracket [low, high] with count(low) > wanted >=
-count(high). It ends if a count lies in a band around the wanted number, if further counts would not
-help, or after ``max_passes``."""
+"""Search for a threshold that roughly the wanted number of entries reach.
+
+The search counts the entries that reach a threshold, and narrows an interval, the bracket. More
+than the wanted number of entries reach its lower end, and at most this number reach its upper end.
+The search ends if a count is close enough to the wanted number, if further counts would not help,
+or after ``max_passes`` counts.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def band_around(count: int, tolerance: tuple[float, float], numel: int) -> Band:
 
 @dataclass
 class Bracket:
-    """Two thresholds, with their counts: too many entries reach ``low``, too few reach ``high``."""
+    """Two thresholds, and for each the number of entries that reach it. Too many entries reach
+    ``low``, too few reach ``high``, so the wanted threshold lies between them."""
 
     low: float
     high: float
@@ -56,7 +60,8 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 def log_count(bracket: Bracket, wanted: int) -> float:
     """Return an estimate of the threshold that ``wanted`` entries reach, always inside the bracket.
-    The logarithm of the count is interpolated, because it is nearly linear in gradients' tails."""
+    The logarithm of the count is interpolated, because at large thresholds it is nearly linear in
+    the threshold."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5
@@ -88,8 +93,8 @@ def check_tolerance(value: Any, what: str, *, is_strict: bool = False) -> tuple[
 
 class _Counter:
     """Counts the entries of a vector that reach a threshold. If the count is too high for the
-    search, but low enough for a list, the counter lists these entries (the candidates). Later it
-    counts only among the candidates."""
+    search to end, but low enough for a list, the counter lists these entries (the candidates).
+    Later thresholds are higher, so it then counts only among the candidates."""
 
     def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
         self._x, self._kernels = x, kernels
@@ -143,15 +148,17 @@ def search_threshold(
     max_passes: int,
     known: tuple[float, int] | None = None,
 ) -> Found:
-    """Return a threshold that a number of entries in the band reaches, and these entries.
+    """Search for a threshold that ``band.least`` to ``band.most`` entries of ``x`` reach. Return
+    the threshold and these entries.
 
-    The search fails after ``max_passes`` counts, after ``STANDSTILLS`` repeated counts, or if no
-    number of the dtype lies inside the bracket. Then the ``wanted`` largest entries are returned
-    (``is_fallback``), and the threshold is the smallest of their magnitudes.
+    The search fails after ``max_passes`` counts, or if no number of the dtype lies inside the
+    bracket. It also fails if ``STANDSTILLS`` counts equal the count at one of its ends. Then the
+    ``band.wanted`` largest entries are returned (``is_fallback``), and the threshold is the
+    smallest of their magnitudes.
 
     first : threshold of the first count
     search : how the next threshold is computed: "bisection" or "log_count"
-    max_passes : largest number of counts, in the vector or among candidates
+    max_passes : largest number of counts, in the vector or among the entries of a list
     known : a threshold and the number of entries that reach it, if they have been counted before
     """
     round_to = x.dtype.type

@@ -15,8 +15,8 @@ CONVOLUTION_BIN, OTHER_BIN = 50, 500
 @SELECTORS.register("adacomp")
 @dataclass(frozen=True)
 class AdaComp(Selector):
-    """Select the entries that would reach the maximum of their bin if this step's gradient were
-    added a second time.
+    """Divide the tensor into bins of consecutive entries. Select the entries that would reach the
+    largest magnitude of their bin if this step's gradient were added a second time.
 
         accumulated = residual + gradient
         entry j is sent if |accumulated_j + gradient_j| >= max(|accumulated|) over the bin of j
@@ -30,9 +30,9 @@ class AdaComp(Selector):
     Notes
     -----
     There is no option for the density, because the number of selected entries follows from the
-    data. Exact zeros are not sent, because they have no sign. At the sent entries, the memory
-    keeps ``accumulated - sent``. This difference matters in bins with a small maximum, for which
-    the common scale is too large.
+    data. Exact zeros are not sent, because they have no sign. At the sent entries, the residual
+    becomes ``accumulated - sent``. This difference is large in bins with a small maximum, because
+    ``scale`` is the same for all bins.
 
     Cost: one pass to compute the bins' maxima, and one to select.
 

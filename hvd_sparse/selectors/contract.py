@@ -22,10 +22,10 @@ from hvd_sparse.types import Memo, Selection, TensorSpec
 class Found(NamedTuple):
     """A selection, and how it was made.
 
-    threshold : threshold from which the tensor's next step computes its aim or starts its search;
+    threshold : threshold near which the tensor's next step collects entries or starts its search;
         None if that step has to start without a threshold
-    passes : how often the selector read the whole vector. Passes that compute moments, mean or
-        standard deviation, or that copy the selected entries, do not count
+    passes : number of passes of the selector over the whole vector, without those that compute
+        moments, mean or standard deviation, or that copy the selected entries
     is_fallback : exact top-k made the selection, because a search did not converge or too many
         entries reached the threshold
     memo : further state for this tensor's next step; JSON-serializable
@@ -49,10 +49,10 @@ class Context(NamedTuple):
     warm, memo : ``threshold`` and ``memo`` of the tensor's previous ``Found``
     rng : random number generator for this seed, tensor and step, or a function that creates it
     gradient : the vector that was added to the residual: the gradient, or a memory's direction
-    miss : if the pass that added the gradient collected entries (candidates) that could not be
-        used, their threshold and number (``selectors._aim.Miss``); otherwise None
-    kept : for ``Selector.cut``, the vector with +0.0 in place of the candidates; None if the
-        candidates come from several vectors
+    miss : set if the pass that added the gradient looked for entries above a threshold, but the
+        selector could not select among them (``selectors._aim.Miss``); otherwise None
+    kept : for ``Selector.cut``, the vector with +0.0 in place of the collected entries; None if
+        these come from several vectors
     """
 
     kernels: Kernels = reference
@@ -73,15 +73,15 @@ class Context(NamedTuple):
         return int(self.memo) if isinstance(self.memo, (int, float)) else 0
 
     def margin_for(self, needed: int) -> Memo:
-        """Return the memo for the next step, for selectors that keep the margin of their aim (see
-        ``selectors._aim``) in the memo. ``needed`` is the number of candidates that would have been
-        enough in this step."""
+        """Return the memo for the next step, for selectors whose memo is a margin. Entries are
+        collected if they reach a value that is lower by this fraction than the previous threshold.
+        ``needed`` is the number of collected entries that would have been enough in this step."""
         return self.memo if self.miss is None else steer(self.memo, self.miss.count, needed)
 
     def reused(self, accumulated: np.ndarray, steps: int, most: int) -> tuple[Found | None, int]:
-        """Return the entries that reach the previous step's threshold, or None, and the number of
-        passes. The entries are None if this threshold has been used for ``steps`` steps (``age``),
-        or is 0 or missing, or if no entry or more than ``most`` entries reach it."""
+        """Try to select by the previous step's threshold. Return the entries that reach it, and the
+        number of passes. The entries are None if the threshold is missing, 0, or was used for
+        ``steps`` steps. They are also None if no entry or more than ``most`` entries reach it."""
         if not self.warm or self.age >= steps:
             return None, 0
         if self.miss is not None and self.miss.is_sure:
@@ -124,7 +124,7 @@ class Selector(Options):
     sends_votes : the selector sends +1 and -1, which a memory may count as votes
     changes_values : the sent values differ from the accumulated ones; memories keep the difference
     needs_host : the reason why gradients on an accelerator must be copied to the host, as the end
-        of a sentence about the selector; empty if the copy is not needed
+        of a sentence that begins with the selector's name; empty if the copy is not needed
     """
 
     id: ClassVar[str]
@@ -148,7 +148,8 @@ class Selector(Options):
         kernels: Kernels = reference,
         rng: np.random.Generator | None = None,
     ) -> Selection:
-        """Return the entries to send, as in a tensor's first step, without an earlier threshold.
+        """Return the entries to send. This works as in a tensor's first step: no threshold or memo
+        of an earlier step is used.
 
         Parameters
         ----------
@@ -179,20 +180,21 @@ class Selector(Options):
         raise NotImplementedError
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
-        """Return the threshold and the capacity (see ``Aim``) by which the pass that adds a
-        gradient of ``numel`` entries also collects entries, or None to collect none. For ``warm``
-        and ``memo`` see ``Context``."""
+        """Return a threshold and a capacity for the pass that adds a gradient of ``numel`` entries.
+        The pass also collects the entries that reach the threshold, unless these are more than the
+        capacity. Return None to collect no entries. ``warm`` and ``memo`` are the threshold and the
+        memo of the tensor's previous ``Found``."""
         return None
 
     def band(self, numel: int) -> Band | None:
-        """Return the band by which ``cut`` decides: all collected entries are selected if their
-        number is in the band, and the ``wanted`` largest if the number is above the band. None if
-        the selector has no aim, or if its ``cut`` does not decide by this number alone."""
+        """Return the range of counts (band) by which ``cut`` decides. If the number of collected
+        entries is in the band, all are selected; if it is above, the ``Band.wanted`` largest are.
+        None if nothing is collected, or if ``cut`` does not decide by this number alone."""
         return None
 
     def cut(self, taken: Selection, aim: Aim, context: Context) -> Cut | None:
-        """Return how many of ``taken``, the entries that were collected at the aim, are selected.
-        Return None if the selector must search the whole vector instead."""
+        """Return how many of ``taken`` are selected, or None if the selector must search the whole
+        vector. ``taken`` are the entries that the pass that added the gradient collected."""
         band, found = self.band(taken.numel), taken.indices.size
         if band is None or found < band.least:
             return None
@@ -201,7 +203,8 @@ class Selector(Options):
         return Cut(found if found <= band.most else band.wanted, memo)
 
     def as_sent(self, kept: Selection) -> Selection:
-        """Return the entries that ``cut`` selected, with the values to send for them."""
+        """Return the entries ``kept``, which ``cut`` selected, with the values to send for them:
+        the entries' own values, unless the selector changes values (``changes_values``)."""
         return kept
 
     def measures(self, numel: int) -> int:
@@ -218,7 +221,8 @@ class Selector(Options):
         raise NotImplementedError
 
     def at_density(self, density: float) -> Selector:
-        """Return this selector with another density, or itself if it has no density."""
+        """Return a copy of this selector with ``density``. A selector without this option returns
+        itself."""
         return self
 
 
@@ -250,8 +254,9 @@ class DensitySelector(Selector):
 class ExactSelector(DensitySelector):
     """Base class of selectors that select exactly the k largest entries.
 
-    If at least k entries reach the aim (``Selector.aim``), the k largest entries are among them. In
-    nearly every step, the pass that adds the gradient is therefore the only pass.
+    The pass that adds the gradient also collects the entries that reach a threshold (``aim``). If
+    these are at least k, the k largest entries are among them, and no other pass is needed. This is
+    so in nearly every step.
     """
 
     is_exact: ClassVar[bool] = True

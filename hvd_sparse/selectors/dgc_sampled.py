@@ -29,7 +29,7 @@ class DgcSampled(DensitySelector):
     ----------
     sample_density : fraction of the tensor's entries in the sample. It is increased if fewer than
         two sampled entries would lie above the threshold
-    bounds : (low, high), with 0 < low < 1 <= high
+    bounds : (low, high) in the formulas above, with 0 < low < 1 <= high
     max_rounds : how often the threshold may be lowered in a step
     seed : seed of the random index at which the sample starts
 
@@ -37,15 +37,15 @@ class DgcSampled(DensitySelector):
     -----
     At least the largest entry and at most high * k entries are sent.
 
-    Cost: in most steps, the selection needs no extra pass over the tensor, because the pass that
-    adds the gradient to the residual also collects the entries whose magnitudes reach a value
-    slightly below the previous step's threshold. If enough of these entries belong to the sample,
-    they give the threshold, and the rest of the sample is not read. Otherwise the sample is read
-    and, if too few entries were collected, each round needs one pass.
+    Cost: in most steps, no extra pass over the tensor. The pass that adds the gradient to the
+    residual also collects the entries whose magnitudes reach a value slightly below the previous
+    step's threshold. If enough of these entries belong to the sample, they give the threshold, and
+    the rest of the sample is not read. Otherwise the sample is read and, if too few entries were
+    collected, each round needs one pass.
 
     Paper: lin2018dgc.  Departs: if between k and high * k entries reach the threshold, the authors'
-    code sends only the k with the lowest indices, so that the ends of tensors are seldom sent. Here
-    all of them are sent.
+    code sends only the k with the lowest indices. The ends of tensors are then seldom sent. Here
+    all of these entries are sent.
     """
 
     sample_density: float = option(check_density, 0.01)
@@ -110,7 +110,7 @@ class DgcSampled(DensitySelector):
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None
     ) -> float:
         """Return a threshold estimated from a strided sample; infinity if all of the sample is 0.
-        If entries were ``taken`` out of the vector, it has zeros in their places."""
+        ``taken`` are entries that were replaced by zeros in the vector, but belong to it."""
         stride = self.stride(accumulated.size)
         start = int(context.random().integers(stride)) if stride > 1 else 0
         top = max(1, math.ceil(len(range(start, accumulated.size, stride)) * self.share))

@@ -36,9 +36,9 @@ class FixedThreshold(Selector):
     entry is sent. With ``signs_only``, nothing is sent in this case, because the sent value would
     be larger than the entry.
 
-    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries that reach the threshold. After
-    a step in which these entries exceeded ``max_density``, the pass collects only the entries that
+    Cost: in nearly every step, no extra pass over the tensor. The pass that adds the gradient to
+    the residual also collects the entries that reach the threshold. After a step in which more
+    entries than ``max_density`` allows reached the threshold, the pass collects fewer: those that
     reach a value slightly below the smallest entry sent in that step.
 
     Paper: sahu2021rethinking; with ``signs_only``, strom2015scalable.  Departs: the number of

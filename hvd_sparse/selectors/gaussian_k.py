@@ -16,8 +16,9 @@ class Rule:
 
     rounds : largest number of rounds; in each round, the entries that reach the threshold are
         counted
-    least, most : the rounds end if the counted entries are between ``least`` * k and ``most`` * k
-    lower, higher : factors of the threshold if too few or too many entries reach it
+    least, most : the rounds end if the count is between ``least`` * k and ``most`` * k
+    lower : if fewer entries reach the threshold, it is multiplied by this factor below 1
+    higher : if more entries reach the threshold, it is multiplied by this factor above 1
     is_literal : follow the paper's Algorithm 1: use the one-sided quantile, and do not change the
         threshold after the last round
     """
@@ -46,14 +47,17 @@ class GaussianK(DensitySelector):
         up to ``rounds`` times: count the entries whose magnitudes reach the threshold;
             if too few: threshold *= lower; if too many: threshold *= higher; otherwise stop
 
+    Phi^-1 gives the quantiles of the standard normal distribution. The variant sets ``rounds``,
+    ``lower`` and ``higher``.
+
     Parameters
     ----------
     variant : "ours" halves the threshold if fewer than 2k/3 entries reach it, and multiplies it by
-        1.5 if more than 4k/3 do, in up to 3 rounds. "paper" is the same, but with the one-sided
-        quantile Phi^-1(1 - density) of the paper's Algorithm 1, and without a change of the
-        threshold after the last count. "improved", from Ok-Topk, divides the threshold by 1.02 if
-        fewer than 3k/4 entries reach it, and multiplies it by 1.02 if more than 5k/4 do, in up to
-        20 rounds
+        1.5 if more than 4k/3 do. It takes up to 3 rounds. "paper" does the same with the one-sided
+        quantile Phi^-1(1 - density) of the paper's Algorithm 1, and does not change the threshold
+        after the last count. "improved", from Ok-Topk, divides the threshold by 1.02 if fewer than
+        3k/4 entries reach it, and multiplies it by 1.02 if more than 5k/4 do. It takes up to 20
+        rounds
     cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
         sent
 

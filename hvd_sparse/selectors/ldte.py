@@ -36,9 +36,9 @@ class Ldte(DensitySelector):
     Notes
     -----
     The paper states that the residual gradient is closer to a Laplace than to a normal
-    distribution, that the threshold follows from the area under the distribution's tail, and that
-    the distribution's parameter is found by maximum likelihood. The formula above and the location
-    0 are our derivation.
+    distribution. According to the paper, the threshold follows from the area under the
+    distribution's tail, and maximum likelihood gives the distribution's parameter. The formula
+    above and the location 0 are our derivation.
 
     The estimate is not corrected, so for other distributions the number of selected entries may be
     far from k. With error feedback, the distribution has no long tail, because large entries are

@@ -29,9 +29,9 @@ class LdteBs(DensitySelector):
     ----------
     search : how the next threshold is chosen: "log_count" interpolates the logarithm of the count
         between the ends of the bracket; "bisection" halves the bracket
-    tolerance : (low, high) with 0 < low <= 1 <= high
-    max_passes : largest number of counts, in the vector or among candidates; if none of them lies
-        inside the tolerance, exact top-k selects
+    tolerance : (low, high) in the formulas above, with 0 < low <= 1 <= high
+    max_passes : largest number of counts, in the whole vector or in a list of its large entries; if
+        none of them lies inside the tolerance, exact top-k selects
     warm_start : start the search just below the threshold of the tensor's previous step
 
     Notes
@@ -40,19 +40,19 @@ class LdteBs(DensitySelector):
     off the distribution, and correct the threshold by binary search, without sampling or sorting.
     We had no access to the paper's details. The following is our derivation: the first threshold in
     closed form (maximum likelihood, location 0), the bracket [0, max], the tolerance, the limit on
-    counts, the interpolation, the warm start, the search among candidates, and the conditions that
+    counts, the interpolation, the warm start, the list of large entries, and the conditions that
     end the search.
 
-    Exact top-k selects k entries if no other threshold fits into the bracket, ``max_passes`` is
-    reached, or two counts equal those at the ends of the bracket, for example because magnitudes
-    are equal. The number of selected entries is therefore always inside the tolerance, or exactly
-    min(k, non-zeros).
+    Exact top-k selects k entries if no other threshold fits into the bracket, or ``max_passes`` is
+    reached. It also selects if two counts equal those at the ends of the bracket, for example
+    because magnitudes are equal. The number of selected entries is therefore always inside the
+    tolerance, or exactly min(k, non-zeros).
 
-    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries whose magnitudes reach a value
-    slightly below the previous step's threshold. If these are more than the tolerance allows, the k
-    largest of them are selected. In other steps, for example the first, every count is a pass over
-    the tensor, until few entries, at most 16 k, reach a threshold; later counts read only these
+    Cost: in nearly every step, no extra pass over the tensor. The pass that adds the gradient to
+    the residual also collects the entries whose magnitudes reach a value slightly below the
+    previous step's threshold. If these are more than the tolerance allows, the k largest of them
+    are selected. In other steps, for example the first, every count is a pass over the tensor,
+    until few entries, at most 16 k, reach a threshold; later counts read only these
     (docs/results/selecting.md).
 
     Paper: chen2021ldte.  Departs: ``search="bisection", warm_start=False`` is closest to the

@@ -30,9 +30,9 @@ class RedsyncSearch(DensitySelector):
     -----
     If no entry or more than 2k entries reach a reused threshold, a new threshold is searched.
 
-    Cost: one pass for the moments, one per bisection, and one to take the entries.  A step that
-    uses a threshold again needs no extra pass over the tensor, because the pass that adds the
-    gradient to the residual also collects the entries that reach the threshold.
+    Cost: one pass for the moments, one per bisection, and one to take the entries. A step that uses
+    a threshold again needs no extra pass over the tensor. The pass that adds the gradient to the
+    residual then also collects the entries that reach the threshold.
 
     Paper: fang2019redsync.  Departs: the bisection starts at 0, while the paper's starts at the
     mean, and ends with few entries if fewer than k reach the mean. A widely copied implementation

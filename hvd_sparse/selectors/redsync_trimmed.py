@@ -58,8 +58,8 @@ class RedsyncTrimmed(ExactSelector):
     def _coarse_cut(
         self, accumulated: np.ndarray, wanted: int, context: Context
     ) -> tuple[float, int]:
-        """Return the first of the falling thresholds that ``wanted`` entries reach, and the number
-        of counts."""
+        """Return a threshold, and how often entries were counted. The threshold is the first of
+        the formula's falling thresholds that at least ``wanted`` entries reach, or 0 if none is."""
         moments = context.moments_of(accumulated)
         ratio, passes, cut = 1.0, 0, 0.0
         while moments.nonzeros > wanted:

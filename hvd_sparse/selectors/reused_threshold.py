@@ -32,11 +32,11 @@ class ReusedThreshold(DensitySelector):
 
     Notes
     -----
-    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries that reach the threshold. In a
-    step with an exact top-k, the pass collects the entries that reach a slightly lower threshold,
-    and the k largest of them are selected. If too few or too many entries were collected, an exact
-    top-k of the whole vector follows.
+    Cost: in nearly every step, no extra pass over the tensor. The pass that adds the gradient to
+    the residual also collects the entries that reach the threshold. For an exact top-k, the pass
+    collects the entries that reach a value slightly below the last threshold, and the k largest of
+    them are selected. If too few or too many entries were collected, an exact top-k of the whole
+    vector follows.
 
     Paper: li2022oktopk.  Departs: ``cap`` limits the number of entries; entries equal to the
     threshold are selected (``>=``), so that an exact top-k includes its k-th entry.

@@ -17,8 +17,8 @@ STEPS = 200
 
 
 def upper_tail(shape: float, x: float) -> float:
-    """Return P(X > x) for a gamma distribution with this shape and scale 1, with an error of about
-    1e-12."""
+    """Return P(X > x) for a variable X with a gamma distribution of the given shape and scale 1.
+    The error is about 1e-12."""
     if x <= 0:
         return 1.0
     scale = math.exp(shape * math.log(x) - x - math.lgamma(shape))
@@ -46,7 +46,8 @@ def upper_tail(shape: float, x: float) -> float:
 
 
 def tail_quantile(shape: float, probability: float) -> float:
-    """Return the x for which P(X > x) is ``probability``, for a gamma distribution with scale 1."""
+    """Return the x for which P(X > x) is ``probability``, if X has a gamma distribution of the
+    given shape and scale 1."""
     high = max(1.0, shape)
     while upper_tail(shape, high) > probability:
         high *= 2.0
@@ -58,13 +59,14 @@ def tail_quantile(shape: float, probability: float) -> float:
 
 
 def exponential(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of an exponential distribution fitted to ``tail``."""
+    """Fit an exponential distribution to ``tail``, the statistics of the magnitudes above a
+    threshold. Return the distribution's quantile at 1 - ratio."""
     return -tail.mean * math.log(ratio)
 
 
 def generalised_pareto(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a generalised Pareto distribution that has the mean and
-    the variance of ``tail``."""
+    """Fit a generalised Pareto distribution to the mean and the variance in ``tail``, the
+    statistics of the magnitudes above a threshold. Return the quantile at 1 - ratio."""
     # Without a finite variance, fit an exponential distribution, for which the quotient is 1.
     is_usable = 0 < tail.variance < math.inf
     quotient = tail.mean / tail.variance * tail.mean if is_usable else 1.0
@@ -75,8 +77,9 @@ def generalised_pareto(tail: Tail, ratio: float) -> float:
 
 
 def gamma(tail: Tail, ratio: float) -> float:
-    """Return the quantile at 1 - ratio of a gamma distribution fitted to ``tail``. The
-    distribution's shape is computed by the usual approximation to maximum likelihood."""
+    """Fit a gamma distribution to ``tail``, the statistics of the magnitudes above a threshold.
+    Return the distribution's quantile at 1 - ratio. The shape of the distribution is computed by
+    the usual approximation to maximum likelihood."""
     # By Jensen's inequality this is positive, except for rounding or if all values are equal.
     s = max(math.log(tail.mean) - tail.mean_log, 1e-9)
     shape = (3.0 - s + math.sqrt((s - 3.0) ** 2 + 24.0 * s)) / (12.0 * s)
@@ -109,7 +112,7 @@ class Sidco(DensitySelector):
     distribution : "exponential"; "generalised_pareto"; or "gamma", with generalised Pareto in
         stages after the first
     stages : number of stages at the first step
-    first_ratio : r1, in (0, 1)
+    first_ratio : r1, in (0, 1). If the density is at least r1, there is one stage
     adapt_every : number of steps after which a tensor's number of stages changes by one if the mean
         of count / k over these steps differs from 1 by more than 20 %; 0 means never
     cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
@@ -180,8 +183,8 @@ class History(NamedTuple):
     """A tensor's number of stages, and the results that decide how this number changes next.
 
     change : the last change of ``stages``, 1 or -1
-    steps : number of steps since the number of stages was last reviewed
-    total : sum over these steps of the number of selected entries, divided by k
+    steps : number of steps since the last review, a step in which ``stages`` may change
+    total : sum of count / k over these steps, where count is the number of selected entries
     last_error : distance of total / steps from 1 at the last review
     """
 
@@ -198,7 +201,8 @@ class History(NamedTuple):
         return cls(int(memo[0]), int(memo[1]), int(memo[2]), memo[3], memo[4])
 
     def after(self, achieved: float, adapt_every: int, most: int) -> History:
-        """Return the history after a step. Every ``adapt_every`` steps, ``stages`` may change."""
+        """Return the history after a step that selected ``achieved`` * k entries. Every
+        ``adapt_every`` steps, ``stages`` may change by one, to at most ``most``."""
         steps, total = self.steps + 1, self.total + achieved
         if not adapt_every or steps < adapt_every:
             return History(self.stages, self.change, steps, total, self.last_error)

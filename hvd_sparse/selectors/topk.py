@@ -24,11 +24,11 @@ class TopK(ExactSelector):
     If there are fewer than k non-zero entries, all of them are selected.  If magnitudes are equal,
     the entry with the lower index is selected first.
 
-    Cost: in nearly every step, the selection needs no extra pass over the tensor, because the pass
-    that adds the gradient to the residual also collects the entries whose magnitudes reach a value
-    slightly below the previous step's threshold. The k largest of these entries are selected. If
-    the pass collected too few entries, too many, or none (on the first step, and sometimes in
-    groups), further passes search for a threshold that k to 3 k entries reach; then the k largest
+    Cost: in nearly every step, no extra pass over the tensor. The pass that adds the gradient to
+    the residual also collects the entries whose magnitudes reach a value slightly below the
+    previous step's threshold. The k largest of these entries are selected. On the first step, and
+    sometimes for tensors in groups, the pass collects no entries. If it collects none, too few or
+    too many, further passes search for a threshold that k to 3 k entries reach. Then the k largest
     of those are selected. The search starts near the previous step's threshold or, if there is
     none, at a threshold that is estimated with a Laplace distribution (see ``ldte_bs``).
 
