@@ -11,8 +11,8 @@ from hvd_sparse.wire.frame import need
 
 
 def unpack(packed: np.ndarray, width: int, count: int, kernels: Packers = reference) -> np.ndarray:
-    """Return ``count`` numbers of ``width`` (1, 2 or 4) bits, as uint8. Raises CorruptPayload if
-    the padding bits of the last byte are not zero."""
+    """Unpack ``count`` numbers of ``width`` bits (1, 2 or 4) from bytes, and return them as uint8.
+    Raises CorruptPayload if the padding bits of the last byte are not zero."""
     numbers = kernels.unpack_few(packed, width, count)
     if numbers is None:
         raise CorruptPayload("the padding bits of a payload's last byte are not zero")
@@ -33,7 +33,8 @@ def presence_bytes(numel: int) -> int:
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
-    """Return a bitmap, uint8 [ceil(numel / 8)]. Entry 0 is the lowest bit of the first byte."""
+    """Return a bitmap in which the bits of the given entries are set, uint8 [ceil(numel / 8)].
+    Entry 0 of the tensor has the lowest bit of the first byte."""
     is_sent = np.zeros(numel, np.uint8)
     is_sent[indices] = 1
     return encode_bits(is_sent)
@@ -46,7 +47,8 @@ def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
 
 
 def gaps_bytes(count: int, numel: int) -> float:
-    """Return the expected number of bytes that ``encode_gaps`` writes for random indices."""
+    """Return the number of bytes that ``encode_gaps`` is expected to write for ``count`` random
+    indices below ``numel``."""
     if count == 0:
         return 0.0
     shift, parts = modulus_of(count, numel)
@@ -65,8 +67,9 @@ def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -
 def decode_gaps(
     body: np.ndarray, count: int, numel: int, kernels: Packers = reference
 ) -> np.ndarray:
-    """Undo ``encode_gaps``: return the indices, uint32 [count], ascending. Raises CorruptPayload
-    unless the code fills ``body`` exactly, and all indices are below ``numel``."""
+    """Return the indices that ``encode_gaps`` encoded in ``body``, uint32 [count], ascending.
+    Raises CorruptPayload unless their code fills ``body`` exactly, and all indices are below
+    ``numel``."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)

@@ -1,4 +1,4 @@
-"""The base class of codecs that send signs, and one magnitude for all entries."""
+"""The base class of codecs that send each entry's sign, and a single magnitude for all entries."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class SignCodec(Codec):
         return value_bytes + self.signs_bytes(count, numel)
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        """Return arrays that encode the indices and signs of ``kept``, which has no zeros. The body
-        of the frame is the magnitude, followed by these arrays."""
+        """Return arrays that encode the indices and signs of the selection ``kept``, which has no
+        zeros. In the body of the frame, these arrays follow the magnitude."""
         raise NotImplementedError
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
@@ -81,7 +81,8 @@ class SignCodec(Codec):
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:
-    """Return ``-scale`` or ``scale`` for each entry, ten times as fast as ``np.where`` would."""
+    """Return ``-scale`` for each negative entry and ``scale`` for each other entry, ten times as
+    fast as ``np.where`` would."""
     unsigned = np.dtype(f"u{scale.itemsize}")
     bits = is_negative.astype(unsigned)
     bits <<= unsigned.type(8 * scale.itemsize - 1)

@@ -4,14 +4,15 @@
     float16    5 bits of exponent, 10 of mantissa; clipped to +-65504; magnitudes below 2^-25 give 0
     bfloat16   8 bits of exponent, 7 of mantissa: the range of float32; magnitudes below 2^-126
                give 0
-    int8       multiples, -127 to 127, of a step, which is the largest magnitude / 127 and is sent
-               before the multiples
+    int8       each value is rounded to a multiple, -127 to 127, of a step. The step is the largest
+               magnitude / 127, and is sent before the multiples
     int4       as int8, with multiples from -7 to 7 of the largest magnitude / 7; two codes a byte
     int2       a sign, and a choice of two magnitudes (levels), which are sent before the codes;
                four codes a byte; exact zeros are not sent
 
 The step of int8 and int4 is a float32 that is rounded down to at most 16 significant bits, so that
-all its multiples are exact. The step is 0 if the largest decoded magnitude would be below 2^-100.
+all its multiples are exact. If the largest decoded magnitude would be below 2^-100, the step is 0,
+and all values are decoded as 0.
 
 ``missing_code`` is a code that no value has: in int8 -128, otherwise all bits set, which is a NaN.
 Codec ``dense`` writes it for unsent entries. Only formats of whole bytes have this code.
@@ -21,12 +22,14 @@ The two levels of int2 follow from the mean magnitude m:
     low    the mean of the magnitudes up to m
     high   the mean of the magnitudes above m; 0 if there are none
 
-The means are computed from integers: each magnitude is divided by a unit and rounded down, but to
-at least 1. The unit is 2^-26 of a power of two above the largest magnitude, but at least 2^-125.
-The means are truncated to 16 significant bits. Sums of integers are exact, so the levels do not
-depend on the order of addition, and decoded values encode to the same bytes again. The norm of the
-rounding error is at most the norm of the values (except for magnitudes below the unit). The authors
-of SparseLoCo have not published how they choose the levels; this choice is ours.
+These three means are computed from integers, because sums of integers are exact. So the levels do
+not depend on the order of addition, and decoded values encode to the same bytes again. To get
+integers, each magnitude is divided by a unit and rounded down, but to at least 1. The unit is 2^-26
+of a power of two above the largest magnitude, but at least 2^-125. The levels are truncated to 16
+significant bits.
+
+The norm of int2's rounding error is at most the norm of the values (except for magnitudes below the
+unit). The authors of SparseLoCo have not published how they choose the levels; this choice is ours.
 """
 
 from __future__ import annotations
@@ -92,8 +95,10 @@ def missing_code(width: int) -> int:
 
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
-    """Return two arrays: the prefix, which holds a step, two levels or nothing, and the codes.
-    Codes of whole bytes are unsigned integers [count]; shorter codes are packed in uint8."""
+    """Encode values in the format ``name``. Return two arrays: the prefix, which is sent before the
+    codes, and the codes. The prefix holds the step of int8 or int4, or the levels of int2; it is
+    empty in other formats. Codes of whole bytes are unsigned integers [count]; shorter codes are
+    packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes
@@ -115,8 +120,9 @@ def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.n
 
 
 def _step_of(largest: float, most: int) -> float:
-    """Return the step of int8 or int4 for the values' largest magnitude. The largest decoded
-    magnitude gives the same step, so decoded values encode to the same bytes again."""
+    """Return the step of int8 or int4 (see the module) for values with this largest magnitude.
+    ``most`` is the largest multiple, 127 or 7. The largest decoded magnitude gives the same step,
+    so decoded values encode to the same bytes again."""
     if not largest >= SMALLEST:
         return 0.0
     # A step of 16 bits times 127 has at most 23 bits, so all multiples are exact in float32.
@@ -128,7 +134,8 @@ def _step_of(largest: float, most: int) -> float:
 def decode_values(
     prefix: np.ndarray, codes: np.ndarray, name: str, frame: Frame, kernels: Packers
 ) -> np.ndarray:
-    """Return values [count] in the frame's dtype. Raises CorruptPayload for impossible codes."""
+    """Return the values [count], in the frame's dtype, that ``encode_values`` encoded as this
+    prefix and these codes. Raises CorruptPayload for a prefix or codes that no encoder writes."""
     if name == "int2":
         return from_levels(prefix.view("<f4"), codes, frame.value_type)
     if name in LARGEST_MULTIPLE:
@@ -173,7 +180,8 @@ def _from_multiples(prefix: np.ndarray, codes: np.ndarray, frame: Frame, most: i
 def value_codes(
     frame: Frame, offset: int, count: int, name: str, kernels: Packers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the prefix, uint8, and the codes [count] of the values at ``offset`` in the body."""
+    """Return two parts of the frame's body: the prefix of ``encode_values``, uint8, which starts at
+    the byte ``offset``, and the codes [count], which follow the prefix."""
     start = offset + prefix_bytes(name)
     width = code_bits(name, frame.value_type.itemsize)
     codes = frame.body[start : start + packed_bytes(count, width)]
@@ -195,7 +203,8 @@ def format_number(name: str) -> int:
 
 
 def to_levels(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the levels, float32 [2], and the int2 codes, uint8 [count], of non-zero values."""
+    """Return the two levels of int2 (see the module), float32 [2], and the codes of non-zero
+    values, uint8 [count]."""
     if not values.size:
         return np.zeros(2, "<f4"), np.empty(0, np.uint8)
     magnitudes = np.abs(values)
@@ -227,8 +236,8 @@ def _cut(level: int) -> int:
 
 
 def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Undo ``to_levels``: return values [count]. Raises CorruptPayload for levels or codes that
-    ``to_levels`` never returns."""
+    """Return the values [count] that ``to_levels`` encoded as these levels and codes. Raises
+    CorruptPayload for levels or codes that ``to_levels`` never returns."""
     low, high = (float(level) for level in levels)
     upper = int(np.count_nonzero(codes & UPPER))
     if not codes.size:
@@ -249,8 +258,9 @@ def from_levels(levels: np.ndarray, codes: np.ndarray, dtype: np.dtype) -> np.nd
 
 
 def _is_level(level: np.float32, largest: float) -> bool:
-    """Return whether a level has at most 16 significant bits, and is a multiple of the unit that
-    the largest level gives (see the module)."""
+    """Return whether ``to_levels`` may have computed a level of int2: it has at most 16 significant
+    bits, and is a multiple of the unit. The unit (see the module) follows from the larger of the
+    two levels, ``largest``."""
     if not 0 < float(level) <= largest <= _LARGEST:
         return False
     multiple = math.ldexp(float(level), GRID_BITS - _exponent_of(largest))

@@ -17,10 +17,11 @@ POSITION, WIDE_COUNT = np.dtype("<u2"), np.dtype("<u4")
 @CODECS.register("block16")
 @dataclass(frozen=True)
 class Block16(ValuedCodec):
-    """For each block of 65,536 entries, send how many are sent, and their 16-bit positions.
+    """For each block of 65,536 entries, send the number of its sent entries, and their 16-bit
+    positions in the block.
 
-        body: counts of the blocks [ceil(numel / 65536)], uint16, or uint32 if all entries of some
-              block are sent; uint16 positions [count]; values (default: bfloat16)
+        body: counts of the blocks' sent entries [ceil(numel / 65536)], uint16, or uint32 if all
+              entries of some block are sent; uint16 positions [count]; values (default: bfloat16)
 
     With 16-bit values a sent entry costs 4 bytes. The counts add 2 bytes per block: a third of a
     byte per sent entry at density 1e-4, less at higher densities. Cost of encoding and of decoding:
@@ -60,8 +61,9 @@ def joined_blocks(
     kernels: Packers,
     bits: int = BLOCK_BITS,
 ) -> np.ndarray:
-    """Return indices, uint32, from their counts in blocks of 2^bits entries and their positions
-    within the blocks. Raises CorruptPayload unless the indices ascend and are below ``numel``."""
+    """Return the indices of entries, uint32. ``counts`` has the number of these entries in each
+    block of 2^bits entries, and ``positions`` has their positions within the blocks. Raises
+    CorruptPayload unless the indices ascend and are below ``numel``."""
     indices = kernels.join_blocks(counts, positions, bits)
     if indices is None:
         raise CorruptPayload("the positions in a block do not ascend")

@@ -18,11 +18,12 @@ CHUNK_BITS = 12
 @CODECS.register("chunk12")
 @dataclass(frozen=True)
 class Chunk12(ValuedCodec):
-    """For each chunk of 4,096 entries, send how many are sent, and their 12-bit positions.
+    """For each chunk of 4,096 entries, send the number of its sent entries, and their 12-bit
+    positions in the chunk.
 
-        body: counts of the chunks [ceil(numel / 4096)], uint16; the low 8 bits of every position
-              [count]; the high 4 bits of every position, two positions a byte, the first in the
-              lower bits; values (default: int2)
+        body: counts of the chunks' sent entries [ceil(numel / 4096)], uint16; the low 8 bits of
+              every position [count]; the high 4 bits of every position, two positions a byte, the
+              first in the lower bits; values (default: int2)
 
     With 2-bit values an entry costs 14 bits, as in SparseLoCo. Cost of encoding and of decoding:
     two copies of the positions, one of them packed, and the conversion of the values.

@@ -86,10 +86,12 @@ class Codec:
         raise NotImplementedError
 
     def entry_bytes(self, numel: int, density: float) -> float:
-        """Return the expected number of a body's bytes per sent entry; it is equal on all ranks."""
+        """Return the expected number of bytes of a frame's body per sent entry; it is equal on all
+        ranks."""
         count = max(1, count_from_density(numel, density))
         return self.body_bytes(count, max(1, numel)) / count
 
     def at_density(self, density: float) -> Codec:
-        """Return a codec like this one for another density, or this codec if it has no density."""
+        """Return the codec to use at this density. It is this codec, unless the codec's own option
+        ``density`` is None; then it is a copy with this density."""
         return self

@@ -66,6 +66,7 @@ class Ternary(SignCodec):
 
 
 def _layout(count: int, numel: int) -> tuple[int, int, int]:
-    """Return a word's number of bytes, its bits for the index in a bin, and the number of bins."""
+    """Return three numbers: the bytes of a word, the bits of a word that hold an index within a
+    bin, and the number of bins."""
     narrow, wide = -(-numel // 64), -(-numel // 16_384)
     return (1, 6, narrow) if count + narrow <= 2 * (count + wide) else (2, 14, wide)

@@ -23,7 +23,7 @@ codec's number."""
 
 
 def merge(first: Selection, second: Selection) -> Selection:
-    """Return the sum of two selections, which has every index that either of them has."""
+    """Return the sum of two selections. It has every index that at least one of them has."""
     indices = np.union1d(first.indices, second.indices)
     values = np.zeros(indices.size, first.values.dtype)
     values[np.searchsorted(indices, first.indices)] = first.values
@@ -52,8 +52,8 @@ def region_of(selection: Selection, region: slice) -> Selection:
 
 
 def join(regions: list[tuple[slice, Selection]], numel: int, dtype: DTypeLike) -> Selection:
-    """Return one selection of a tensor, joined from the selections of its regions. The regions are
-    given in ascending order."""
+    """Return one selection of a tensor of ``numel`` entries from the selections of its regions,
+    whose indices are relative to the regions' starts. The regions are given in ascending order."""
     if not regions:
         return Selection.empty(numel, dtype)
     indices = np.concatenate([part.indices + np.uint32(region.start) for region, part in regions])

@@ -35,7 +35,8 @@ class Auto(Exchange):
     -----
     Exchanges that lose entries are not considered. ``shared_index`` is considered only with
     selectors that find the same indices on all ranks, for example ``random_k`` with a shared seed.
-    With other selectors, its accuracy depends on how similar the ranks' gradients are.
+    With other selectors, the accuracy of ``shared_index`` depends on how similar the ranks'
+    gradients are.
     """
 
     latency_ms: float = option(check_number, 1.0, low=0)

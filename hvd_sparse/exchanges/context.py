@@ -34,7 +34,7 @@ from hvd_sparse.wire.message import (
 NO_BYTES = np.empty(0, np.uint8)
 
 Part = tuple[slice, Union[np.ndarray, Selection]]
-"""A range of a tensor, and the selection to add in this range: an encoded frame, or decoded."""
+"""A range of a tensor, and the selection to add in this range, as an encoded frame or decoded."""
 
 
 @dataclass(eq=False)
@@ -45,8 +45,8 @@ class Outgoing:
     dense : the whole accumulated vector, flat; None on a sparse step
     entries : number of sent entries on a sparse step
     found : the selection, and how it was made; None on a dense step, and if another rank selects
-    accumulated : the accumulated vector, if the exchange needs it; for exchanges that sum first,
-        the gradient
+    accumulated : the accumulated vector, or the gradient for exchanges that sum first; None if the
+        exchange does not need it
     observed : for telemetry, a tuple of the squared L2 norm of the unsent entries, the squared L2
         norm of the accumulated vector, and the sum of the sent entries' ages in steps. None without
         telemetry, and until the sent entries are known
@@ -70,7 +70,8 @@ class Arrival(NamedTuple):
     parts : the selections to add up, in an order that is the same on all ranks
     left : entries to remove from this rank's residual; None if sent entries were removed before the
         exchange
-    returned : entries to add to this rank's residual, because they were not applied
+    returned : entries to add to this rank's residual, because they were not applied; None if there
+        are none
     memo : state for this tensor's next exchange, the same on all ranks, JSON-serializable
     is_finite : False, on all ranks, if a gradient or a partial sum has NaN or Inf on any rank
     """
@@ -83,17 +84,19 @@ class Arrival(NamedTuple):
 
 
 BEYOND_RANGE = Arrival((), is_finite=False)
-"""Arrival if a gradient or sum is not finite on a rank, as all ranks notice by a missing frame."""
+"""Arrival if a gradient or sum is not finite on a rank. All ranks notice it by a missing frame."""
 
 
 @dataclass(eq=False)
 class Member:
     """One tensor of a bucket, in one step.
 
-    position : index among the registered tensors
-    part : the range of entries whose residual this rank keeps
+    position : number of the tensor in the order of registration, from 0
+    part : the range of entries whose residual this rank keeps: all entries, unless the exchange
+        divides residuals among ranks
     steps : number of the tensor's completed steps
     selector, codec, density : the selector, the codec and the density of this step
+    outgoing : this rank's contribution to the step
     memo : state that the tensor's last exchange returned, the same on all ranks
     """
 
@@ -131,14 +134,15 @@ class ExchangeContext:
     step : largest number of completed steps among the bucket's tensors
     configuration : checksum of the configuration
     bucket : number of the bucket, for error messages
-    members : the bucket's tensors that do not run dense in this step, by position
+    members : the bucket's tensors that are not sent dense in this step, by position (``Member``)
     keys : names of all registered tensors, for error messages
     errors : this rank's own errors, as text for the other ranks
     select : only for exchanges that sum first: a function of a position and a summed gradient,
         which selects entries of the gradient and returns them as an encoded frame
     selector : the compressor's selector; the members' selectors have the density of the step
     placement : the node of every rank; None for exchanges that do not use it
-    counts_together : whether ``MOST_BYTES`` limits all ranks' messages together
+    counts_together : True if ``MOST_BYTES`` limits the sum of all ranks' messages, False if it
+        limits each message
     failure : the first error that ``guarded`` kept
     """
 
@@ -164,8 +168,9 @@ class ExchangeContext:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """Keep an error of the block until the last phase is over. If the error is this rank's own,
-        its next messages report it to the other ranks."""
+        """Catch an error in the ``with`` block, and keep it until ``finish`` raises it after the
+        last phase. If the error is this rank's own, its next messages report it to the other
+        ranks."""
         try:
             yield
         except Exception as error:
@@ -177,10 +182,14 @@ class ExchangeContext:
     def write(
         self, frames: Mapping[int, np.ndarray] | None = None, senders: int | None = None
     ) -> np.ndarray:
-        """Return this rank's message, uint8. The message has the rank's errors, if there are any;
-        else the frames, given by position, or none if another rank has failed. ``senders`` is the
-        number of ranks from which a rank receives frames; None stands for all ranks. Their messages
-        are assumed to be as long as this one, because no rank knows the length of another's."""
+        """Return this rank's message for the next collective, uint8. If this rank has errors, the
+        message has their text. Otherwise the message has ``frames``, given by tensor position, or
+        no frames if another rank has failed.
+
+        ``senders`` is the number of ranks from which each rank receives frames in this collective;
+        None stands for all ranks. The length of their messages together is limited. It is estimated
+        from this rank's message, because no rank knows the lengths of the others.
+        """
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
         # If another rank has failed, the message is empty; all ranks still take part.
@@ -197,8 +206,8 @@ class ExchangeContext:
         return write_message(self.rank, self.step, self.configuration, given, members=self.members)
 
     def to_each(self, frames: Sequence[Mapping[int, np.ndarray] | None]) -> Request:
-        """Return the request for an alltoall of messages to all ranks. ``frames`` has each rank's
-        frames, by position; None sends a rank no bytes."""
+        """Return the request for an alltoall. ``frames`` has an item for each rank: the frames to
+        send to it, by tensor position, or None to send it no bytes."""
         # Each receiver gets messages from as many ranks as this rank sends messages to.
         count = sum(each is not None for each in frames)
         messages = [NO_BYTES if each is None else self.write(each, count) for each in frames]
@@ -256,6 +265,7 @@ class ExchangeContext:
         return [self.keys[i] if i < len(self.keys) else f"number {i}" for i in members]
 
     def finish(self) -> None:
-        """Raise the error that ``guarded`` kept, if there is one. Called after the last phase."""
+        """Raise the error that ``guarded`` kept, if there is one. Exchanges call this after the
+        last phase."""
         if self.failure is not None:
             raise self.failure

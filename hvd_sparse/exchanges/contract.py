@@ -75,8 +75,9 @@ class Exchange(Options):
     def placement(
         self, rank: int, world_size: int, nodes: tuple[int, ...] | None
     ) -> Placement | None:
-        """Return the placement to use, or None if this exchange does not use nodes. ``nodes`` has
-        every rank's node as the collective reports it; None if unknown."""
+        """Return the placement (the node of every rank) by which this exchange works, or None if it
+        does not use nodes. ``nodes`` has the node of every rank as the collectives report it; None
+        if they do not."""
         return None
 
     def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
@@ -89,8 +90,8 @@ class Exchange(Options):
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        """Return an upper bound of the bytes that a node receives from other nodes in a step, per
-        entry of the tensors."""
+        """Return an upper bound of the bytes that a node receives from other nodes in a step,
+        divided by the number of the tensors' entries. A sent entry has ``entry_bytes`` bytes."""
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:

@@ -29,21 +29,22 @@ class GTopK(Exchange):
 
     Parameters
     ----------
-    conserving : if a merge cuts an entry, but another rank's entry at the same index reaches the
-        root, the sender of the cut entry still removes it from its residual. If True, the rank that
-        made the merge adds the cut entry to its own residual. With False, the paper's rule, the cut
-        entry is lost
+    conserving : where the value of a cut entry goes. If a merge cuts an entry, another rank's entry
+        at the same index may still reach the root and be applied. Then the rank that selected the
+        cut entry removes it from its residual, too. If True, the rank that made the merge adds the
+        cut entry to its own residual. If False, as in the paper, the cut entry is lost
 
     Notes
     -----
-    An example of a lost entry with k = 1: ranks 0 to 3 select 1 at index a, 1.1 at b, 2 at a and
-    0.1 at c. The first merge cuts rank 0's 1 at a. At the end the 2 at a is applied, so rank 0
-    removes index a from its residual, although its 1 was not applied.
+    An example of a lost entry with k = 1: rank 0 selects 1 at index a, rank 1 selects 1.1 at b,
+    rank 2 selects 2 at a, and rank 3 selects 0.1 at c. The merge of ranks 0 and 1 cuts the 1 at a.
+    At the end the 2 at a is applied, so rank 0 removes index a from its residual, although its 1
+    was not applied.
 
-    The result has at most k entries. It is the top k of the sum of all ranks' entries if N = 2, and
-    for any N if no two ranks selected the same index. Every round is an alltoall in which each rank
-    sends to at most one other rank. The final entries are sent by an allgather in which only the
-    root's message has entries.
+    The result has at most k entries. With 2 ranks, it is the top k of the sum of both ranks'
+    entries. With more ranks, this holds if no two ranks selected the same index. Every round is an
+    alltoall in which each rank sends to at most one other rank. The final entries are sent by an
+    allgather in which only the root's message has entries.
 
     Paper: shi2019gtopk.  Departs: the number of ranks need not be a power of two; ``conserving``.
     """
@@ -106,9 +107,9 @@ def _encode(context: ExchangeContext, tree: dict[int, _Branch]) -> dict[int, np.
 
 
 class _Branch:
-    """One tensor on one rank: the entries that this rank's merges have kept so far, and the
-    entries that the merges have cut. If a sum has overflowed, ``is_finite`` is False, and the rank
-    sends no frame."""
+    """The merges of one tensor on one rank: the entries that they have kept so far, and the entries
+    that they have cut. If a sum has overflowed, ``is_finite`` is False, and the rank sends no
+    frame."""
 
     def __init__(self, context: ExchangeContext, member: Member) -> None:
         self._codec, self._kernels = member.codec, context.kernels
@@ -125,7 +126,8 @@ class _Branch:
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
-        """Merge another rank's entries. ``frame`` is None if a sum on that rank has overflowed."""
+        """Merge the entries that another rank has sent. ``frame`` is None if a sum on that rank has
+        overflowed."""
         self.is_finite = self.is_finite and frame is not None
         if frame is not None and self.is_finite:
             total = merge(self._held, self._decode(frame))

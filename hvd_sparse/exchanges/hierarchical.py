@@ -27,8 +27,9 @@ class Hierarchical(Exchange):
         received:   with L ranks on each of M nodes, a rank receives numel (L - 1) / L values from
                     its node, and a node receives (M - 1 / L) * k entries, in a ring
 
-    A tensor is divided evenly among a node's L ranks. Each rank keeps only the residual of its
-    part, so its residual, selection time and k are 1 / L of those of the whole tensor.
+    A tensor, of which k entries are sent, is divided evenly among a node's L ranks. Each rank keeps
+    only the residual of its part. So its residual, its selection time and its number of selected
+    entries are 1 / L of those of the whole tensor.
 
     Parameters
     ----------

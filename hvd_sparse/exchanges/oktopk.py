@@ -25,19 +25,21 @@ threshold of the next step is adjusted."""
 @EXCHANGES.register("oktopk")
 @dataclass(frozen=True)
 class OkTopK(Exchange):
-    """Add up each region of a tensor on one rank, its owner, and send all ranks the k largest sums.
+    """Divide a tensor into regions, add up each region on one rank, its owner, and send all ranks
+    the k largest sums.
 
         alltoall    every rank's entries go to the owners of their regions, which add them up in
                     rank order
         allgather   the owners' largest sums go to all ranks
         received:   about k (N - 1) / N entries, then at most slack * k; with slack 2 less than 3 k
-                    entries, or 6 k words, for any N
+                    entries, which are 3 k indices and 3 k values, for any N
 
     An entry is removed from a rank's residual only if its index is among the applied sums.
 
     Parameters
     ----------
-    period : steps between exact evaluations of the k-th largest sum; 1 makes every step exact
+    period : steps between exact evaluations of the k-th largest sum, which gives the threshold for
+        the sums of the next steps; 1 makes every step exact
     drift : factor, 1 or more. After a step without exact evaluation, the threshold is multiplied by
         ``drift`` if the step sent more than 4/3 k sums, and divided by it if fewer than 2/3 k
     slack : factor, 1 or more; an owner sends at most slack * k / regions entries, which bounds the
@@ -49,9 +51,9 @@ class OkTopK(Exchange):
     -----
     Regions have equal lengths on the first step. Later, each region has an equal share of the
     entries that the previous step applied. All ranks know these entries, so they agree on the
-    regions without a collective. The owner of the first region depends on the tensor's position, so
-    that the work is spread over the ranks.
-    Checkpoints save the threshold and the regions, which are the same on all ranks.
+    regions without a collective. The owner of the first region depends on the tensor's position
+    among the registered tensors, so that the work is spread over the ranks. Checkpoints save the
+    threshold and the regions, which are the same on all ranks.
 
     Paper: li2022oktopk.  Departs: regions follow the applied entries, while the paper finds them by
     an allreduce over the ranks' own entries; ``slack`` replaces the paper's balancing, so an exact
@@ -100,12 +102,13 @@ class OkTopK(Exchange):
 
 
 class _Agreed(TypedDict):
-    """A tensor's state after a step, as the memo for its next exchange; the same on all ranks.
+    """A tensor's state after a step, which the exchange returns as the memo for the tensor's next
+    step; the same on all ranks.
 
     threshold : magnitude that a sum must reach to be sent
     count : k of the step in which the threshold was computed
-    age : number of steps since the last exact evaluation
-    edges : the first indices of the regions, and the end of the last region
+    age : number of steps since the last exact evaluation of the k-th largest sum
+    edges : the first index of each region, and the end of the last region
     """
 
     threshold: float
@@ -115,7 +118,8 @@ class _Agreed(TypedDict):
 
 
 class _Plan:
-    """One tensor in one step: its regions, their owners and the threshold."""
+    """One tensor in one step: its regions, their owners, and the threshold that sums must reach to
+    be sent."""
 
     def __init__(self, options: OkTopK, context: ExchangeContext, member: Member) -> None:
         self._options, self._member, self._rank = options, member, context.rank
@@ -150,8 +154,8 @@ class _Plan:
         return self._pass_on(region_of(self._member.selection, region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
-        """Return a region's selected entries as a frame, and record a lossy codec's rounding
-        errors."""
+        """Return a region's selected entries as a frame. If the codec is lossy, note its rounding
+        errors for ``finish``, which returns them to the residual."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = subtract(selection, self._codec.decode(frame, self._kernels))

@@ -25,7 +25,8 @@ this many steps."""
 @EXCHANGES.register("shared_index")
 @dataclass(frozen=True)
 class SharedIndex(Exchange):
-    """Select on one rank, the leader, and allreduce all ranks' values at the leader's indices.
+    """Select on one rank, the leader, and allreduce all ranks' values at the indices that it
+    selected.
 
         leader of a step:   rank step mod N
         received per rank:  4 k bytes of indices (none by the leader) and 2 (N - 1) / N * 4 k bytes
@@ -96,9 +97,11 @@ class SharedIndex(Exchange):
 
 
 def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[int]) -> np.ndarray:
-    """Return this rank's array for an allreduce: the given arrays in their widest dtype, then the
-    step's mark (``_mark``). A failed rank gives zeros. The mark in the sum is then wrong, so all
-    ranks notice the failure. ``lengths`` has the lengths of the other ranks' arrays."""
+    """Return the array that this rank gives to an allreduce: ``arrays``, concatenated in their
+    widest dtype, and then the step's mark (``_mark``). If this rank has failed, it gives zeros, as
+    many as ``lengths``, the lengths of the other ranks' arrays, require. The sum of the marks is
+    then wrong, so all ranks notice the failure. If all ranks already know of a failure, each gives
+    ``NOTHING``."""
     # All ranks know of a PeerFailure, so all contribute the same single entry. If only this rank
     # has failed, its operand must be as long as the others', or the allreduce itself would fail.
     if isinstance(context.failure, PeerFailure) or not context.members:
@@ -111,8 +114,8 @@ def _joined(context: ExchangeContext, arrays: list[np.ndarray], lengths: list[in
 
 
 def _mark(context: ExchangeContext) -> int:
-    """Return the step's mark, a number from 1 to ``STEPS``. The sum of the marks of up to 4,000
-    ranks is exact in float32."""
+    """Return the step's mark, a number from 1 to ``STEPS``, by which ranks notice a sum of
+    different steps. The sum of the marks of up to 4,000 ranks is exact in float32."""
     return 1 + context.step % STEPS
 
 
@@ -171,8 +174,8 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
 def _arrivals(
     context: ExchangeContext, chosen: dict[int, np.ndarray], summed: np.ndarray
 ) -> dict[int, Arrival]:
-    """Return the arrival of every member: the summed entries to apply, and this rank's own values
-    at the same indices, which are removed from its residual."""
+    """Return the exchange's result for every member: the summed entries to apply, and this rank's
+    own values at the same indices, which are removed from its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)

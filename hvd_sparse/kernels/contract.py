@@ -33,7 +33,8 @@ class Moments:
 
     abs_sum : sum of magnitudes, accumulated in float64; NaN or Inf if any entry is NaN or Inf
     abs_max : largest magnitude; NaN if any entry is NaN
-    nonzeros, numel : number of entries that are not zero, and of all entries
+    nonzeros : number of entries that are not zero
+    numel : number of all entries
     """
 
     abs_sum: float
@@ -66,7 +67,8 @@ class Tail:
 
 
 class Aim(NamedTuple):
-    """Which entries to take, and to replace by 0, in the pass that adds the gradient.
+    """The condition by which ``accumulate_and_take`` takes entries, and replaces them by 0, while
+    it adds the gradient.
 
     threshold : magnitude that an entry must reach, above 0; if the dtype rounds the threshold to 0,
         all non-zeros are taken
@@ -131,9 +133,9 @@ class Kernels(Packers):
             return Tail(excesses.size, float(excesses.mean()), float(excesses.var()), mean_log)
 
     def digit_counts(self, x: np.ndarray, shift: int, prefix: int) -> np.ndarray:
-        """Return how often the byte that starts at bit ``shift`` of the magnitudes' bit patterns
-        has each value, int64 [256]. Only patterns whose higher bits equal ``prefix`` are counted.
-        """
+        """Count the values of one byte of the magnitudes' bit patterns: the byte that starts at bit
+        ``shift``. Return how often it has each value, int64 [256]. Only patterns in which the bits
+        above this byte equal ``prefix`` are counted."""
         bits: np.ndarray = np.abs(x).view(f"u{x.itemsize}")
         if 8 * x.itemsize - shift - 8:
             bits = bits[bits >> np.array(shift + 8, bits.dtype) == prefix]
@@ -169,9 +171,9 @@ class Kernels(Packers):
         return taken.count, taken if taken.count <= capacity else None
 
     def take_at_most(self, x: np.ndarray, threshold: float, most: int) -> tuple[int, Selection]:
-        """Return the number of non-zeros that reach the threshold, and these entries. If more than
-        ``most`` entries reach it, return any number above ``most``, and the ``most`` largest
-        entries."""
+        """Return the number of non-zero entries that reach the threshold, and these entries. If
+        they are more than ``most``, return any number above ``most``, and only the ``most`` entries
+        of largest magnitude."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= most else self.take_largest(x, most)
 
@@ -185,9 +187,10 @@ class Kernels(Packers):
     def take_bins(
         self, accumulated: np.ndarray, gradient: np.ndarray, length: int
     ) -> tuple[np.ndarray, Selection]:
-        """Return the largest |accumulated| of each bin, [bins], and the non-zero entries of
-        ``accumulated`` at which |accumulated + gradient| is at least this largest value. A bin has
-        ``length`` entries; the last bin may have fewer. The vectors are on the host."""
+        """Divide the vectors into bins of ``length`` entries; the last bin may have fewer. Return
+        the largest |accumulated| of each bin, [bins], and a selection: the non-zero entries of
+        ``accumulated`` at which |accumulated + gradient| is at least the largest |accumulated| of
+        their bin. The vectors are on the host."""
         if not accumulated.size:
             return np.empty(0, accumulated.dtype), Selection.empty(0, accumulated.dtype)
         maxima = np.maximum.reduceat(np.abs(accumulated), np.arange(0, accumulated.size, length))
@@ -214,9 +217,10 @@ class Kernels(Packers):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        """Write ``out`` as ``accumulate`` does, and take the finite entries that reach the aim's
-        threshold, unless these exceed the capacity. Taken entries become +0.0. If a direction is
-        given, the result of ``directed`` is added instead of the gradient."""
+        """Write out = residual + gradient, and take the finite entries of this sum that reach the
+        aim's threshold: return them, and set them to +0.0 in ``out``. If they are more than the
+        aim's capacity, take none. Where the sum is NaN or Inf, ``out`` gets the residual's entry.
+        If a direction is given, add the result of ``directed`` instead of the gradient."""
         if direction is not None:
             gradient = self.directed(gradient, direction)
         with np.errstate(invalid="ignore", over="ignore"):  # counted below
@@ -232,10 +236,11 @@ class Kernels(Packers):
         return Taking(nonfinite, taken if fits else None)
 
     def directed(self, gradient: np.ndarray, direction: Direction) -> np.ndarray:
-        """Return an optimizer's direction for this gradient, and write the optimizer's new vectors
-        (velocity or moments), which may be the same arrays as the old vectors. The direction is a
-        new vector, except that momentum without Nesterov's form returns the new velocity itself.
-        All engines do the operations in the order below, and round each result to the dtype."""
+        """Return an optimizer's direction (its update without the learning rate) for this gradient.
+        Also write the optimizer's new vectors (velocity or moments), which may be the same arrays
+        as the old ones. The direction is a new vector, except that momentum without Nesterov's form
+        returns the new velocity itself. All engines do the operations in the order below, and round
+        each result to the dtype."""
         if isinstance(direction, Decay):
             pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
             pull += gradient
@@ -264,9 +269,9 @@ class Kernels(Packers):
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the
-        smallest of their magnitudes, or 0 if there are none. The other entries are written back to
-        ``out``, the vector from which all were taken; ``out`` is None if the vector still has
-        them."""
+        smallest magnitude of the returned entries (0 if none are returned). ``out`` is the vector
+        from which the entries were taken: those that are not returned are written back to it. With
+        None, nothing is written, because the vector still has them."""
         kept = np.zeros(taken.count, bool)
         if count > 0 and taken.count:
             kept = _largest(taken.values, min(count, taken.count))
@@ -287,9 +292,9 @@ class Kernels(Packers):
         out[indices] += values
 
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
-        """Return the matrices in x after the Newton-Schulz iteration, in a new vector. Each matrix
-        is first divided by its Frobenius norm + epsilon. A matrix with NaN or Inf becomes all NaN.
-        On devices, float32 matrices are iterated in bfloat16."""
+        """Return the matrices in x after the Newton-Schulz iteration (``NewtonSchulz``), in a new
+        vector. Each matrix is first divided by its Frobenius norm + epsilon. A matrix with NaN or
+        Inf becomes all NaN. On devices, float32 matrices are iterated in bfloat16."""
         matrices, axes = x.reshape(step.shape), (-2, -1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             # Divide by the largest entry first, so that squares do not overflow.
@@ -301,15 +306,17 @@ class Kernels(Packers):
         return np.ascontiguousarray(result).reshape(-1)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
-        """Write to ``out`` the sum of the parts, each times ``factor``, and 0 at other entries.
-        Parts are added in order; the factor and each product are rounded to the dtype first."""
+        """Write to ``out`` the sum of the selections ``parts``, times ``factor``, and 0 at entries
+        that no part has. Parts are added in their order. The factor is first rounded to the dtype,
+        and each value times the factor, too."""
         out[:] = 0
         for part in parts:
             self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
-        """Call ``restore`` for each item of ``surplus``, then ``assemble`` for each of ``sums``. On
-        devices, this takes only a few kernel launches for a whole bucket."""
+        """Write the sums of a whole bucket. First put the entries of ``surplus``, which were taken
+        but not sent, back into their vectors. Then call ``assemble`` with each item of ``sums``. On
+        devices, this takes only a few kernel launches."""
         for vector, selection in surplus:
             self.restore(vector, selection)
         for out, parts, factor in sums:
@@ -325,27 +332,38 @@ class Kernels(Packers):
         body: int,
         dtype: np.dtype,
     ) -> tuple[int, np.ndarray, np.ndarray]:
-        """For each row, add a tensor's gradient to its residual, take entries and encode them as a
-        frame. Stop at the first row that must be left to ``step.pipeline``. Return that row's
-        number (the number of rows if there is none), and the indices and values that were taken
-        from its vector.
+        """For each row of a table, add a tensor's gradient to its residual, take entries and encode
+        them as a frame. Stop at the first row that this kernel cannot process (see
+        ``kernels.rows``), which the caller leaves to ``step.pipeline``.
+
+        Return three results: the number of that row, or the number of all rows if there is none,
+        and two arrays. The arrays begin with the indices and the values that were taken from that
+        row's vector.
 
         rows : table of ``kernels.rows.SENT``, read and written
         first : number of the row to begin with
         head : the first 8 bytes of every frame, as an integer
         frames : uint8, aligned to 8 bytes; the frames are written here
-        lists : uint8, as long as ``frames``. The entries are written here as in a plain frame, with
-            the values that other ranks decode. If ``body`` is plain, this must be ``frames`` itself
+        lists : uint8, as long as ``frames``. The entries are written here in the format ``PLAIN``,
+            with the values that other ranks decode. If ``body`` is ``PLAIN``, ``lists`` must be
+            ``frames`` itself
         body : format of the frames' bodies, ``kernels.rows.PLAIN`` or ``SIGNS``
+        dtype : dtype of the vectors, float32 or float64
         """
         raise NotImplementedError
 
     def sum_rows(
         self, rows: np.ndarray, frames: np.ndarray, head: int, body: int, dtype: np.dtype
     ) -> None:
-        """Check each row's frames, and write ``factor`` times the sum of their entries, added in
-        the order of the frames, to the row's ``out``. ``rows`` is a table of ``ARRIVED``,
-        ``frames`` one of ``FRAME``; the other arguments are as in ``send_rows``."""
+        """For each row of a table, decode the frames that have been received for a tensor. Add up
+        their entries in the order of the frames, and write the sum times ``factor`` to ``out``;
+        both are fields of the row. If a frame is damaged, or the sum might overflow, the field
+        ``most`` becomes NaN, and ``out`` is not written.
+
+        rows : table of ``kernels.rows.ARRIVED``, read and written
+        frames : table of ``kernels.rows.FRAME``
+        head, body, dtype : as in ``send_rows``
+        """
         raise NotImplementedError
 
 

@@ -154,7 +154,7 @@ def _of_host() -> Kernels:
 def resolve_engine_by_place(engine: object) -> Kernels:
     """Return kernels that call one engine for vectors on a device, and another for numpy arrays.
     Engine "torch" processes both. With "triton", the host's default engine processes numpy arrays.
-    None selects the fastest installed engine for each of the two."""
+    None selects the fastest installed engine for vectors on a device, and that for numpy arrays."""
     from hvd_sparse.kernels.torch import KernelsByPlace
 
     is_triton = isinstance(None if engine is None else ENGINES.resolve(engine), TritonEngine)

@@ -13,11 +13,13 @@ class AdamStep(NamedTuple):
 
     beta1, beta2, epsilon : Adam's options
     step : number of the tensor's step, from 1
-    ranks : number of ranks over which gradients are averaged. The second moment of the average
-        gradient is estimated from this rank's moments; with 1 rank, it is this rank's own
+    ranks : number of ranks over which gradients are averaged. The direction is computed from the
+        second moment of the average gradient, which is estimated from this rank's moments. With 1
+        rank, it is this rank's second moment
     scale : factor by which the direction is multiplied
-    is_of_mean : the direction's numerator is the first moment, as in Adam, instead of the gradient
-    is_at_rest : the moments already include this gradient, and are not changed
+    is_of_mean : True if the direction's numerator is the first moment, as in Adam; False if it is
+        the gradient
+    is_at_rest : True if the moments already include this gradient, and are not changed
     """
 
     beta1: float
@@ -32,7 +34,8 @@ class AdamStep(NamedTuple):
     # Cached because all tensors of a step have the same factors.
     @lru_cache(maxsize=64)  # noqa: B019
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
-        """Return the factors that ``Kernels.directed`` unpacks, in order, rounded to the dtype."""
+        """Return the numbers from which ``Kernels.directed`` computes Adam's direction, rounded to
+        the dtype, in the order in which it unpacks them."""
         own = 1 / self.ranks
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (
@@ -79,8 +82,9 @@ class Adam(NamedTuple):
         average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
         direction = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
-    ``0 * average`` makes the direction NaN if a square overflows. With ``step.is_of_mean``, m
-    replaces the gradient in the last line.
+    ``average`` estimates the second moment of the ranks' average gradient. ``0 * average`` makes
+    the direction NaN if a square overflows. With ``step.is_of_mean``, m replaces the gradient in
+    the last line.
     """
 
     mean: np.ndarray
@@ -137,8 +141,8 @@ def matrices_in(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def iterated(x: Any, step: NewtonSchulz) -> Any:
-    """Return x, of shape ``step.shape``, after the Newton-Schulz iteration. Each matrix of the
-    given x must have a norm of at most 1."""
+    """Return x, of shape ``step.shape``, after the Newton-Schulz iteration. Each matrix in the
+    given x must have a Frobenius norm of at most 1."""
     a, b, c = step.coefficients
     is_tall = step.shape[-2] > step.shape[-1]
     if is_tall:  # transposed, the products below are smaller

@@ -62,8 +62,9 @@ _ONE_BEATS_TWO, _TWO_BEATS_THREE, _THREE_BEATS_FOUR = (
 
 
 def modulus_of(count: int, numel: int) -> tuple[int, int]:
-    """Return ``shift`` and ``parts`` (1 or 3) of the modulus M = ``parts << shift`` that gives the
-    shortest Golomb code for ``count`` > 0 random indices below ``numel`` < 2^32.
+    """Return two numbers of a Golomb code's modulus M = ``parts << shift``: ``shift``, and
+    ``parts`` (1 or 3). M gives the shortest code for ``count`` > 0 random indices below ``numel`` <
+    2^32.
 
     For a power of two u, let y = (1 - count / numel)^u. Of two moduli, the one with the shorter
     code is
@@ -86,7 +87,8 @@ def modulus_of(count: int, numel: int) -> tuple[int, int]:
 
 
 def planes_of(shift: int) -> list[int]:
-    """Return the widths, in bits, of the planes that hold the low ``shift`` bits of the gaps."""
+    """Return the widths, in bits, of the planes (see the module) that hold the low ``shift`` bits
+    of the gaps' remainders."""
     return [width for width in WIDTHS if shift & width]
 
 
@@ -112,8 +114,9 @@ class Packers:
         return indices if bool(np.all(indices[1:] > indices[:-1])) else None
 
     def brain_codes(self, values: np.ndarray) -> np.ndarray:
-        """Return bfloat16 bit patterns, uint16 [count], rounded half away from zero and clipped to
-        the largest finite number. Magnitudes that round to less than 2^-126 become zero."""
+        """Return the values as bfloat16 bit patterns, uint16 [count], rounded half away from zero
+        and clipped to the largest finite number. Magnitudes that round to less than 2^-126 become
+        zero."""
         rounded = as_float32(values).view(np.uint32) + np.uint32(0x8000)
         codes: np.ndarray = (rounded >> np.uint32(16)).astype(np.uint16)
         # Rounding may have carried to infinity: subtract one to get the largest number.
@@ -124,7 +127,8 @@ class Packers:
         return codes
 
     def brain_values(self, codes: np.ndarray) -> np.ndarray | None:
-        """Return values of bfloat16 bits, float32 [count]; None if any is NaN, Inf or subnormal."""
+        """Return the values of bfloat16 bit patterns as float32 [count]; None if any is NaN, Inf or
+        subnormal."""
         exponents = codes & BRAIN_EXPONENT
         if exponents.max(initial=0) == BRAIN_EXPONENT or (codes[exponents == 0] & ~SIGN).any():
             return None
@@ -149,7 +153,8 @@ class Packers:
         return packed
 
     def unpack_few(self, packed: np.ndarray, width: int, count: int) -> np.ndarray | None:
-        """Undo ``pack_few``: return numbers, uint8 [count], or None if the padding is not zero."""
+        """Return the ``count`` numbers of ``width`` bits that ``pack_few`` packed, as uint8; None
+        if the padding is not zero."""
         if width == 1:
             numbers = np.unpackbits(packed, bitorder="little")
         else:
@@ -187,8 +192,9 @@ class Packers:
         return np.concatenate([*pieces, self.pack_few(unary, 1)])
 
     def unpack_gaps(self, body: np.ndarray, count: int, numel: int) -> np.ndarray | None:
-        """Undo ``pack_gaps``: return ``count`` > 0 indices, uint32, or None if the code does not
-        fill the body exactly, padding is not zero, or an index is ``numel`` or more."""
+        """Return the indices that ``pack_gaps`` encoded in ``body``, uint32 [count], for ``count``
+        > 0. Return None if the code does not fill the body exactly, padding is not zero, or an
+        index is ``numel`` or more."""
         shift, parts = modulus_of(count, numel)
         modulus, rests, at, done = parts << shift, np.zeros(count, np.uint32), 0, 0
 

@@ -1,8 +1,12 @@
-"""Tables with a row for each tensor of a bucket. One call of an engine processes a whole table
-(docs/adr/0040), and gives the same bits as ``step.pipeline``. The engine leaves a row to the
-pipeline if too few or too many entries reach the threshold of the row's aim
-(``kernels.contract.Aim``), if a value is not finite, or if a frame is damaged. The pipeline then
-continues with the data written so far."""
+"""Tables with a row for each tensor of a bucket, so that one call of an engine processes the whole
+bucket (docs/adr/0040). The results have the same bits as those of ``step.pipeline``, which
+processes one tensor after another.
+
+The engine leaves a row to the pipeline if a value is not finite, if a sum might overflow, or if a
+frame is damaged. It also does so if too few or too many entries reach the threshold of the row's
+aim (``kernels.contract.Aim``). The pipeline then continues with the data that the engine has
+written so far.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +97,9 @@ def address(x: np.ndarray) -> int:
 
 
 def steered(margin: float, found: int, needed: int) -> float:
-    """Return the margin for the next step after a pass that took ``found`` entries. ``needed`` is
-    the number of entries that would be enough. Numba compiles this function, too."""
+    """Return the margin for the next step. The margin is the fraction by which the threshold for
+    taking entries lies below the tensor's previous threshold. With the given ``margin``, ``found``
+    entries were taken, and ``needed`` would have been enough. Numba compiles this function, too."""
     if found < needed:
         wanted = 2.0 * margin + 0.001
     elif found < min(MOST_SLACK, SLACK + SCATTER / math.sqrt(max(1, needed))) * needed:

@@ -5,7 +5,8 @@ Each rank writes these entries; their sum over the ranks proves that all ranks a
 (docs/adr/0001):
 
     entry              scale     meaning of its sum
-    1                  1         the factor that Horovod applied: Sum, Average or predivide
+    1                  1         number of ranks, times the factor by which Horovod multiplied the
+                                 sum (for example, 1 / number of ranks for Average)
     rank, rank**2 and  1         proof that exactly the ranks of the compressor's process set were
     a random number              summed. The number in [0, 1) is derived from the rank. Without it,
                                  a sum over some ranks could look like the sum over all: ranks 1
@@ -89,7 +90,7 @@ class CarrierReport(NamedTuple):
 
 
 class CarrierLayout:
-    """The places of a carrier's entries.
+    """The places of the entries in a carrier (see the module).
 
     dtype : float32 or float64
     has_replica : the carrier has a second checksum, of the gradient applied in an earlier step
@@ -125,9 +126,9 @@ class CarrierLayout:
 
         checksum : checksum of configuration, tensor and step; the lowest ``CHECKSUM_BITS`` bits are
             sent
-        failed : this rank could not compress
+        failed : True if this rank could not compress
         replica : checksum of an applied gradient, if the layout has one
-        is_finite : the tensor has no NaN or Inf
+        is_finite : True if the tensor has no NaN or Inf
         """
         template = self._templates.get(rank)
         if template is None:
@@ -162,7 +163,7 @@ class CarrierLayout:
 
         Raises
         ------
-        UnsupportedReduction : the result is no multiple of the sum over the process set's ranks
+        UnsupportedReduction : the reduced carrier is no multiple of the sum of all ranks' carriers
         RankMismatch : ranks differ in configuration, tensor or step (and none reports a failure)
         ReplicaMismatch : ranks have applied different gradients
         """

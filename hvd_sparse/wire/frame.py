@@ -8,14 +8,14 @@
     5       1      value format: 0 as the value type, 1 float16, 2 bfloat16, 3 int8,
                    4 int4, 5 int2
     6       2      zero
-    8       4      numel
-    12      4      count
-    16      8      body bytes
+    8       4      numel: number of the tensor's entries
+    12      4      count: number of encoded entries
+    16      8      number of bytes of the body
     24      4      CRC-32 of bytes 0 to 23 and of the body
     28      4      zero
     32             body
 
-Two builds are compatible if and only if they have the same wire version.
+Two builds of hvd_sparse are compatible if and only if they have the same wire version.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def write_frame(
 
 @lru_cache(maxsize=64)
 def frame_head(codec: Coding, value_type: np.dtype) -> int:
-    """Return the first 8 bytes, as a little-endian integer, of a codec's frames with values of
-    this dtype."""
+    """Return the first 8 bytes of the header, as a little-endian integer. These bytes are equal in
+    all frames that this codec writes for values of this dtype. The kernel ``send_rows`` writes
+    them, and ``sum_rows`` checks them."""
     header = _CHECKED.pack(
         MAGIC, WIRE_VERSION, codec.number, VALUE_NUMBERS[value_type], AS_TYPE, 0, 0, 0, 0
     )
@@ -124,8 +125,8 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
 
 
 def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the length in bytes of the frame at an offset of a buffer, without comparing the
-    checksum. Raises CorruptPayload if the frame is truncated, or if no frame starts there."""
+    """Return the length in bytes of the frame that starts at an offset of a buffer. The checksum is
+    not compared. Raises CorruptPayload if the frame is truncated, or if no frame starts there."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
         _refuse_start(buffer[offset:])
@@ -184,7 +185,8 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
-    """Return the frame that fills a buffer. Raises CorruptPayload unless ``codec`` wrote it."""
+    """Return the frame that fills a buffer. Raises CorruptPayload unless ``codec`` wrote the frame,
+    with values in this format (a number of ``VALUE_FORMATS``)."""
     # The checksum is right, so a wrong codec number means another codec, not altered bytes.
     frame = read_frame(buffer)
     if frame.codec != codec.number or HEADER_BYTES + frame.body.size != buffer.size:
@@ -239,9 +241,9 @@ def decode_for(
     buffer: np.ndarray,
     kernels: Packers,
 ) -> Selection:
-    """Return the selection in a frame of the tensor ``key``. Raises CorruptPayload unless the frame
-    is valid, and is for ``numel`` entries of this dtype. The header is checked before the codec
-    decodes, because a corrupt frame of few bytes may announce 2**32 entries."""
+    """Decode a frame of the tensor ``key``, and return the selection. Raises CorruptPayload unless
+    the frame is valid, and is for ``numel`` entries of this dtype. The header is checked before the
+    codec decodes, because a corrupt frame of few bytes may announce 2**32 entries."""
     if buffer.size < HEADER_BYTES:
         _refuse_start(buffer)
     number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)

@@ -48,7 +48,8 @@ WITHOUT_FRAME = 2**31
 
 @dataclass(frozen=True)
 class Message:
-    """A checked message. ``frames`` are views of the buffer that was read, by tensor position."""
+    """A message that was read and checked. ``frames`` maps tensor positions to views of the buffer
+    that was read. ``error`` is the text of the rank's error, or None."""
 
     rank: int
     step: int
@@ -74,9 +75,9 @@ def overhead_bytes(members: int) -> int:
 def capacity(
     codec: Coding, wanted: int, numel: int, value_bytes: int, world_size: int, gathered_bytes: int
 ) -> int:
-    """Return how many of ``wanted`` entries of a tensor a rank may send, at least 1: the largest
-    number with which the messages of all ranks together are expected to have at most
-    ``gathered_bytes`` bytes."""
+    """Return how many entries of a tensor a rank may send: ``wanted``, unless the messages of all
+    ranks together are then expected to have more than ``gathered_bytes`` bytes. In this case,
+    return the largest number that keeps this limit, but at least 1."""
 
     def body_bytes(count: int) -> float:
         return codec.body_bytes(count, numel, value_bytes)
@@ -95,8 +96,8 @@ def write_message(
     frames: Mapping[int, np.ndarray],
     members: Iterable[int] | None = None,
 ) -> np.ndarray:
-    """Return a message, uint8. ``frames`` has its frames by the positions of their tensors.
-    ``members`` are the positions of all members; None if all of them have a frame."""
+    """Return a message with entries, uint8. ``frames`` maps the position of a tensor to its frame.
+    ``members`` has the positions of all members; None if all of them have a frame."""
     everyone = sorted(frames if members is None else members)
     # Each number in the message has a tensor's position, and a flag if the tensor has no frame.
     flagged, body = [], []

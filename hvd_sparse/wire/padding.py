@@ -1,9 +1,11 @@
-"""Padding of the arrays in allgathers to a room: a length that seldom changes between steps.
+"""Padding of the arrays that ranks allgather, so that their lengths seldom change between steps.
+Each array is sent as a block. Zeros at its end extend the block to a length that is called the
+room.
 
     offset  bytes  content of a block (little-endian)
     0       8      number of bytes of the block, with this header and the padding
-    8       8      number of bytes of the content
-    16      ...    the content, then zeros
+    8       8      number of bytes of the array
+    16      ...    the array, then zeros
 
 Horovod caches the shape of every named tensor. If a length changes, the ranks negotiate again,
 which takes longer than sending a short message. NCCL gathers blocks of equal lengths in one
@@ -42,20 +44,20 @@ cost more than it saves."""
 
 
 class Room:
-    """The length in bytes, ``nbytes``, to which a collective's blocks are padded; 0 before the
-    first result. All ranks compute the same length, because all get the same blocks."""
+    """The length in bytes, ``nbytes``, to which the blocks of a collective are padded; 0 before the
+    first collective. All ranks compute the same length, because all receive the same blocks."""
 
     def __init__(self) -> None:
         self.nbytes = self._lately = self._times_too_large = 0
 
     def for_ranks(self, count: int) -> int:
-        """Return the length, or less if ``count`` blocks of this length would be too long for one
-        collective."""
+        """Return the length for the blocks of ``count`` ranks: ``nbytes``, or less if so many
+        blocks of this length would be too long for one collective."""
         return min(self.nbytes, MOST_BYTES // count)
 
     def note(self, longest: int) -> None:
-        """Adapt the length after a collective whose longest block has ``longest`` bytes without
-        padding."""
+        """Adapt ``nbytes`` after a collective. ``longest`` is the length of its longest block
+        without padding, in bytes."""
         if longest > self.nbytes:
             self._settle(longest)
         elif LARGE * longest >= self.nbytes:
@@ -76,7 +78,7 @@ def needed(content: np.ndarray) -> int:
 
 
 def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
-    """Return a uint8 block of 1-D contiguous ``content``, padded to at least ``least`` bytes."""
+    """Return the block of a 1-D contiguous array, uint8, padded to at least ``least`` bytes."""
     block = np.zeros(max(least, needed(content)), np.uint8)
     HEAD.pack_into(block, 0, block.size, content.nbytes)  # type: ignore[arg-type]
     block[HEAD.size : needed(content)] = content.view(np.uint8)
@@ -84,7 +86,8 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
 
 
 def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the contents of joined blocks, as views. Raises CorruptPayload for damaged blocks."""
+    """Return the arrays in concatenated blocks, as views. Raises CorruptPayload for damaged blocks;
+    the error has the collective's ``name``."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -105,13 +108,13 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
 def unpadded(
     joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
 ) -> np.ndarray:
-    """Return the concatenated contents of the blocks in a collective's result, in the dtype of
-    ``array``. Raises CorruptPayload if a block is truncated or altered.
+    """Return the arrays of all ranks, concatenated, from the blocks in a collective's result.
+    Raises CorruptPayload if a block is truncated or altered.
 
-    array : the content of this rank's block
+    array : this rank's array, whose dtype the result has
     sent : number of bytes of this rank's block
     count : called with the bytes of padding and headers that were sent and received
-    room : adapted to the longest block, if given
+    room : its length is adapted to the longest block; None if there is no room to adapt
     """
     contents = read_blocks(joined, name)
     if room is not None:
@@ -129,9 +132,9 @@ class Padding:
     def carry(
         self, conversation: Generator[Request, np.ndarray, Result], bucket: int
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange with padded blocks in place of the arrays of allgathers, and return the
-        exchange's result. ``bucket`` is the bucket's number, the same on every rank and in every
-        step."""
+        """Run an exchange, and return its result. Yield its requests for collectives, with padded
+        blocks in place of the arrays of allgathers. ``bucket`` is the bucket's number, the same on
+        every rank and in every step."""
         phase, received = 0, None
         while True:
             try:

@@ -50,8 +50,9 @@ scalars."""
 
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
-    """Compiled kernels. They read vectors once, at the speed of the memory, without Python's global
-    interpreter lock. ``threads`` threads work on each long vector, and fewer on shorter vectors."""
+    """Compiled kernels. Most read a vector once, at the speed of the memory, without Python's
+    global interpreter lock. ``threads`` threads work on each long vector, and fewer on shorter
+    vectors."""
 
     def __init__(self, threads: int = 1) -> None:
         self.threads = threads
@@ -59,8 +60,9 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         self.most_in_row = math.inf if threads == 1 else SHARED - 1
 
     def _spread(self, numel: int, work: Callable[[int, int], Result]) -> list[Result]:
-        """Divide a vector of ``numel`` entries among threads. Return, in order, the results of
-        ``work(start, stop)`` for each thread's part."""
+        """Divide a vector of ``numel`` entries among threads. Each calls ``work``, a function of
+        the start and stop of its part of the entries. Return the results in the order of the
+        parts."""
         if self._pool is None or numel < SHARED:
             return [work(0, numel)]
         parts = min(self.threads, numel // ENTRIES_PER_THREAD)
@@ -211,9 +213,9 @@ def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
 
 
 def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Return the bit pattern of a threshold that is rounded to the dtype, or ``least`` if that is
-    more. The default, 1, is the pattern of the smallest number above 0, so zeros are never taken.
-    """
+    """Round a threshold to the dtype, and return its bit pattern, but at least ``least``. The
+    default, 1, is the pattern of the smallest number above 0, so that zeros never reach the
+    threshold."""
     rounded, bits = _BITS[dtype]
     try:
         (pattern,) = bits.unpack(rounded.pack(threshold))

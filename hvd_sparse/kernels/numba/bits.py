@@ -1,6 +1,7 @@
 """Compiled packing of small integers, and the Golomb code of gaps (``kernels.packing``). In the
-code's unary part, codes have different lengths, so an entry's place depends on all entries before
-it. The loops for this part work on words of 64 bits, and find each place by one addition."""
+unary part of this code, the gaps' codes have different lengths, so the place of a code depends on
+all codes before it. The loops for this part work on words of 64 bits, and find each place by one
+addition."""
 
 from __future__ import annotations
 
@@ -145,8 +146,10 @@ def _split_gaps(indices, shift, parts, rests, quotients):  # type: ignore[no-unt
 
 @njit
 def _join_gaps(rests, places, modulus):  # type: ignore[no-untyped-def]
-    """Overwrite the remainders of the gaps (``rests``) with the indices, and return the last index,
-    which is the largest. ``places`` are the positions of the set bits in the unary part."""
+    """Compute the indices from the parts of their gaps' codes. ``rests`` has the remainders of the
+    gaps modulo ``modulus``, and is overwritten with the indices. ``places`` has the positions of
+    the set bits in the unary part, from which the quotients follow. Return the last index, which is
+    the largest."""
     index = before = np.int64(-1)
     for i in range(rests.size):
         place = np.int64(places[i])
@@ -170,8 +173,9 @@ def _put_bytes(numbers, bits, shift):  # type: ignore[no-untyped-def]
 
 @njit
 def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
-    """Split numbers from 0 to 2 into bits. Write for each number whether it is above 0, and for
-    each number above 0 whether it is 2. Return how many numbers are above 0."""
+    """Split numbers from 0 to 2 into two lists of bits. ``is_more`` gets for each number whether it
+    is above 0, and ``is_two`` for each number above 0 whether it is 2. Return how many numbers are
+    above 0."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(numbers[i] != 0)
@@ -183,7 +187,8 @@ def _split_thirds(numbers, is_more, is_two):  # type: ignore[no-untyped-def]
 
 @njit
 def _join_thirds(is_more, is_two, numbers):  # type: ignore[no-untyped-def]
-    """Undo ``_split_thirds``. ``is_two`` has room for one more entry, which is not used."""
+    """Compute ``numbers`` from the bits that ``_split_thirds`` wrote. ``is_two`` has room for one
+    more entry, which is not used."""
     found = 0
     for i in range(numbers.size):
         more = np.uint8(is_more[i])
@@ -202,8 +207,8 @@ def _put_each(numbers, first, last, place, words):  # type: ignore[no-untyped-de
 
 @njit
 def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
-    """Write each number n as n zeros and a one. ``words`` has one word more than the codes need,
-    and all its words are 0 at the start."""
+    """Write each number n to the bits of ``words``, as n zeros and a one. ``words`` has one word
+    more than these bits need, and all its words are 0 at the start."""
     one, low = np.uint64(1), np.uint64(63)
     place, whole = np.uint64(0), numbers.size // FEW * FEW
     for i in range(0, whole, FEW):
@@ -225,8 +230,8 @@ def _pack_unary(numbers, words):  # type: ignore[no-untyped-def]
 
 @njit
 def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
-    """Write the positions of the set bits, and return how many there are, or -1 if there are more
-    than ``count``. ``places`` has room for ``count + SPARE`` positions."""
+    """Write the positions of the set bits in ``words`` to ``places``. Return their number, or -1 if
+    there are more than ``count``. ``places`` has room for ``count + SPARE`` positions."""
     found = 0
     for at in range(words.size):
         word, start = words[at], np.uint64(WORD_BITS * at)
@@ -244,8 +249,9 @@ def _unpack_unary(words, places, count):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(_INDICES[0], types.int64, _BODY[1])])
 def pack_gaps(indices, numel, body):  # type: ignore[no-untyped-def]
-    """Write the Golomb code of the gaps to ``body``, an array of ``BYTES_OF_GAP * (count + 8)``
-    bytes. Return the code's length in bytes."""
+    """Write the Golomb code of the gaps between the indices to ``body``. Return the code's length
+    in bytes. ``body`` has room for ``BYTES_OF_GAP * (count + 8)`` bytes, where count is the number
+    of indices."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     rests, quotients = np.empty(count, np.uint32), np.empty(count, np.uint32)
@@ -294,9 +300,9 @@ def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-d
 
 @njit
 def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
-    """Read the remainders of the gaps from the body, and write them to ``rests``. Return the
-    position of the byte after them in the body, or -1 if the body is too short or padding is not
-    zero."""
+    """Read the remainders of the gaps from the body, and write them to ``rests``. ``shift`` and
+    ``parts`` determine the modulus (``modulus_of``). Return the position of the byte after the
+    remainders in the body, or -1 if the body is too short or padding is not zero."""
     count, at, done = rests.size, 0, 0
     low = np.empty(count + 8, np.uint8)
     rests[:] = 0
@@ -329,7 +335,9 @@ def _unpack_rests(body, shift, parts, rests):  # type: ignore[no-untyped-def]
 
 @compiled([types.boolean(_BODY[0], types.int64, _INDICES[1])])
 def unpack_gaps(body, numel, indices):  # type: ignore[no-untyped-def]
-    """Write the indices as ``Packers.unpack_gaps`` does, and return whether the body is valid."""
+    """Decode the Golomb code of gaps in ``body``, and write the indices to ``indices``. Return
+    False if the body is no valid code of ``indices.size`` indices below ``numel``, and otherwise
+    True."""
     count = indices.size
     shift, parts = _modulus_of(count, numel)
     modulus = parts << shift

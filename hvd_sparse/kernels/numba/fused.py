@@ -49,11 +49,11 @@ that a branch on whether an entry is taken would be unpredictable."""
 
 
 def vectors_added(call: Call, vectors: Vectors, store: Store) -> Added:
-    """Return a function that, for an index, emits the instructions that compute the SIMD vector to
-    be added there. Of the kernel's arguments in ``call``, the first is the gradient, and the last
-    is the direction. If the direction is empty, entries of the gradient are added, otherwise
-    entries of the direction. ``store`` emits the writes of the direction's new vectors (velocity or
-    moments)."""
+    """Return a function of an index, which emits instructions that compute the SIMD vector to add
+    to the residual at this index. In ``call``, the kernel's first argument is the gradient, and its
+    last argument is an optimizer's direction. The vector has entries of the gradient if the
+    direction is empty, and otherwise entries of the direction. ``store`` emits the writes of the
+    direction's new vectors (velocity or moments)."""
     (gradient,) = call.pointers(0)
     members = call.members(-1)
     if len(members) == DECAY:
@@ -140,12 +140,14 @@ def _adam(
 
 
 def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make a numba intrinsic that writes out = residual + the vector to add, appends the taken
-    entries to a list, and writes 0 in their place.
+    """Make a numba intrinsic that adds the gradient or an optimizer's direction to the residual,
+    and writes the sum to ``out``. Entries that reach a threshold are appended to a list, and become
+    0 in ``out``.
 
     past_caches : write ``out``, which must be aligned to 64 bytes, without first reading its cache
         lines
-    is_crowded : append without a branch; the next append overwrites entries that were not taken
+    is_crowded : append without a branch, for lists of many entries: every vector is written to the
+        list, and the next append overwrites the entries that were not taken
     """
 
     def add_span(
@@ -224,15 +226,17 @@ def _add_and_take_segment(past_caches, is_crowded, *arguments):  # type: ignore[
 
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
-    """Return whether to write ``out`` past the caches: if ``out`` is aligned at ``start``, larger
-    than the caches, and not the residual itself, whose lines are in the cache already."""
+    """Return whether to write ``out`` past the caches, which means without first reading its cache
+    lines. This is so if ``out`` is aligned at ``start``, larger than the caches, and not the
+    residual itself, whose lines are in the caches already."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
 
 
 def _moves_past_caches(direction: tuple, start: int) -> bool:
-    """Return whether all new vectors of the direction can be written past the caches."""
+    """Return whether the new vectors of an optimizer's direction (velocity or moments) can all be
+    written past the caches, as ``_go_past_caches`` requires. True if there are none."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -258,11 +262,11 @@ _GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
 def add_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
 ):
-    """Write out = residual + the gradient or direction in [start, stop), and take the entries that
-    reach the cut, the bit pattern of a threshold above 0. Return the number of taken entries, or -1
-    if more than the capacity reach the cut; then none is taken. The lists have room for ``capacity
-    + SPARE`` entries. The number of entries that are not finite is added to ``nonfinite``, intp
-    [1]."""
+    """Write out = residual + the gradient or an optimizer's direction, in [start, stop). Take the
+    entries that reach the cut, the bit pattern of a threshold above 0: write their indices and
+    values to lists, which have room for ``capacity + SPARE`` entries, and write 0 in their place.
+    Return the number of taken entries. If more than ``capacity`` entries reach the cut, take none,
+    and return -1. The number of entries that are not finite is added to ``nonfinite``, intp [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
     limit, count, is_full = cut, 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))

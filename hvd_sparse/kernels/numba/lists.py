@@ -1,5 +1,6 @@
-"""Compiled kernels on lists of entries: take the largest, trim, add and clear. Selecting loops have
-no branch, because they keep about half of the entries, in no predictable pattern."""
+"""Compiled kernels on lists of entries: they find the largest entries, write entries to a vector or
+clear them in it, and add up lists. Selecting loops have no branch, because they keep about half of
+the entries, in no predictable pattern."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ second-level cache."""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return the bit patterns of x, the mask that clears the sign bit, and the bit pattern of
-    infinity."""
+    """Return three results: the bit patterns of x, the mask that clears the sign bit, and the bit
+    pattern of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
@@ -45,7 +46,8 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 
 @njit
 def _key(bits, magnitude_bits, infinity):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of a magnitude. For NaN return 0, so that NaN is never taken."""
+    """Return the bit pattern of an entry's magnitude. ``bits`` is the bit pattern of the entry. For
+    NaN return 0, so that NaN is never taken."""
     key = bits & magnitude_bits
     return key if key <= infinity else bits ^ bits  # zero of the same integer type
 
@@ -74,8 +76,12 @@ def _inside(bits, first, last, count, everything, infinity):  # type: ignore[no-
 @njit
 def _cut(x, count):  # type: ignore[no-untyped-def]
     """Return the bit pattern of the count-th largest magnitude, and how many of the ``count``
-    largest entries have exactly this magnitude; (0, 0) if there are fewer than ``count`` non-zeros.
-    A histogram shows the bin of this magnitude; the bin is divided until it has one pattern."""
+    largest entries have exactly this magnitude. Return (0, 0) if there are fewer than ``count``
+    non-zeros.
+
+    A histogram of the patterns shows in which bin this magnitude lies. Then a histogram of only
+    this bin is made, and so on, until a bin has one pattern.
+    """
     bits, everything, infinity = _bits(x)
     first, last, nonzeros = _range(bits, everything, infinity)
     missing = np.int64(count)
@@ -110,9 +116,9 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
 
 @compiled(signatures("jxpJOOp", types.Tuple((types.intp, types.float64))))
 def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  # type: ignore[no-untyped-def]
-    """Write the result of ``Kernels.trim`` to ``kept_indices`` and ``kept_values``, which have one
-    spare place. Return the number of these entries and their smallest magnitude. If ``gives_back``,
-    write the other entries back to ``out``."""
+    """Write the ``count`` entries of largest magnitude, without zeros and NaN, to ``kept_indices``
+    and ``kept_values``, which have one spare place. Return the number of written entries and their
+    smallest magnitude. If ``gives_back``, write all other entries back to the vector ``out``."""
     bits, everything, infinity = _bits(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
@@ -214,7 +220,8 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @compiled(signatures("OjOIf", types.void))
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Write the sum of ``Kernels.assemble`` to ``out``. The parts are concatenated; part i ends at
+    """Write to ``out`` the sum of several lists of entries (parts), times ``factor``, and 0 at
+    other entries. The parts are concatenated in ``indices`` and ``values``; part i ends at
     ``ends[i]``. ``values`` is overwritten by its product with ``factor``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):

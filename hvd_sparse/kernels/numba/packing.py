@@ -39,8 +39,9 @@ def count_blocks(indices, counts, bits):  # type: ignore[no-untyped-def]
 
 @compiled([types.intp(counts, _U2, _U4_OUT, types.intp) for counts in (_U2, _U4)])
 def join_blocks(counts, positions, indices, bits):  # type: ignore[no-untyped-def]
-    """Write the result of ``Packers.join_blocks`` to ``indices``, and return whether the indices
-    ascend strictly. The counts must add up to the number of positions."""
+    """Write the indices to ``indices``, computed from the number of indices in each block of 2^bits
+    entries (``counts``) and from their positions in the blocks. Return whether the indices ascend
+    strictly. The counts must add up to the number of positions."""
     start = 0
     for block in range(counts.size):
         end = start + int(counts[block])

@@ -1,4 +1,5 @@
-"""Compiled ``kernels.rows``: encoding of a bucket's gradients, and addition of received frames."""
+"""Compiled ``kernels.rows``: each function processes a whole bucket. ``send_rows`` encodes
+gradients, and ``sum_rows`` adds up received frames."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def _pointer(typing: Any, address: Any) -> Any:
 
 @njit
 def _crc32(words, start, stop, crc, tables):  # type: ignore[no-untyped-def]
-    """Return the CRC-32 ``crc``, extended by words[start:stop]. The caller starts with 0xFFFFFFFF,
-    and inverts the bits of the last result."""
+    """Extend a CRC-32 by words[start:stop], and return it. The caller starts with 0xFFFFFFFF as
+    ``crc``, and inverts the bits of the last result."""
     i = start
     while i + 1 < stop:
         low, high = crc ^ words[i], words[i + 1]
@@ -105,8 +106,8 @@ def _number(row, place, like):  # type: ignore[no-untyped-def]
 
 @njit
 def _mean_magnitude(values):  # type: ignore[no-untyped-def]
-    """Return the mean magnitude. It is clipped to the range of the magnitudes, because rounding may
-    put it outside."""
+    """Return the mean magnitude of the values. It is clipped to the range of their magnitudes,
+    because rounding may put it outside."""
     total, smallest, largest = 0.0, np.inf, 0.0
     for i in range(values.size):
         magnitude = np.float64(abs(values[i]))
@@ -185,7 +186,8 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
 
 @njit
 def _release(row, chosen, entries):  # type: ignore[no-untyped-def]
-    """Do the work of ``memories.contract.Release.of`` on the entries."""
+    """Replace each selected entry by the part of it to send, as ``memories.contract.Release``
+    defines. The part depends on how many steps ago the entry was last sent."""
     scalar = entries.dtype.type
     sent_in = carray(_pointer(row["sent_in"]), row["numel"], entries.dtype)
     shares = carray(_pointer(row["shares"]), row["ages"], np.float64)
@@ -202,7 +204,9 @@ def _release(row, chosen, entries):  # type: ignore[no-untyped-def]
 
 @njit
 def _as_sent(row, body, new, chosen, entries):  # type: ignore[no-untyped-def]
-    """Replace the taken entries by the values to send; ``new`` keeps the rest of each entry."""
+    """Replace the selected entries by the values that are sent: a part of each entry, the mean
+    magnitude with its sign, or both. Write the difference to the new residual, ``new``. If whole
+    entries are sent, nothing changes."""
     if body != SIGNS and row["sent_in"] == 0:
         return
     for i in range(entries.size):
@@ -227,9 +231,15 @@ def _as_sent(row, body, new, chosen, entries):  # type: ignore[no-untyped-def]
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Do the work of ``Kernels.send_rows``. ``frames`` and ``lists`` are arrays of 32-bit words.
-    ``indices`` and ``values`` have room for ``SPARE`` entries more than the largest capacity,
-    ``kept_indices`` and ``kept_values`` for one entry more than any row sends."""
+    """Add gradients to residuals, and encode the taken entries, for the rows from ``first``. Return
+    the number of the first row that is left to ``step.pipeline``, or the number of all rows
+    (``Kernels.send_rows``).
+
+    ``frames`` and ``lists`` are arrays of 32-bit words. The other arrays are for the entries of one
+    row: ``indices`` and ``values`` for the taken ones, with room for ``SPARE`` more than the
+    largest capacity; ``kept_indices`` and ``kept_values`` for the largest of these, with room for
+    one more than any row sends.
+    """
     nonfinite = np.empty(1, np.intp)
     width = values.itemsize // 4
     for number in range(first, rows.size):
@@ -294,8 +304,8 @@ def _ascend(indices, numel):  # type: ignore[no-untyped-def]
 
 @njit
 def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyped-def]
-    """Read a frame's entries into ``indices`` and ``values``. Return the sum of the values'
-    squares, or NaN if the body is damaged."""
+    """Decode the entries of a frame, which is in ``words``, into ``indices`` and ``values``. Return
+    the sum of the values' squares, or NaN if the body is damaged."""
     count, squares = indices.size, 0.0
     if body == SIGNS:
         if not _read_signs(words.view(np.uint8)[HEADER_BYTES:nbytes], numel, indices, values):
@@ -319,9 +329,10 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     ]
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Do the work of ``Kernels.sum_rows``. If a frame's sum of squares is above ``largest``, the
-    row's sum might overflow, so the row is left to the pipeline. ``words`` has room for the longest
-    frame, ``indices`` and ``values`` have room for all entries of any row."""
+    """Decode each row's frames, and write the sum of their entries to the row's ``out``
+    (``Kernels.sum_rows``). If a frame's sum of squares is above ``largest``, the row's sum might
+    overflow, so ``out`` is not written. ``words`` has room for the longest frame, ``indices`` and
+    ``values`` for all entries of any row."""
     for number in range(rows.size):
         row = rows[number]
         numel, parts, first = row["numel"], row["parts"], row["first"]

@@ -69,9 +69,9 @@ def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[
 
 @compiled(signatures("xpppJOp"))
 def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Return the number of entries of x[start:stop] that reach the cut, and write their indices and
-    values to lists of ``capacity + SPARE`` places. If the number is above ``capacity``, the lists
-    are incomplete."""
+    """Return the number of entries of x[start:stop] that reach the cut, the bit pattern of a
+    threshold. Write their indices and values to lists of ``capacity + SPARE`` places. If the number
+    is above ``capacity``, some entries are missing in the lists."""
     count = 0
     for first in range(start, stop, SEGMENT):
         last = min(first + SEGMENT, stop)
@@ -82,10 +82,10 @@ def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-unt
 
 
 def _make_look(adds: bool) -> Callable[..., object]:
-    """Make a numba intrinsic that updates ``totals`` with x: the sum of the magnitudes, the largest
-    magnitude (NaN is ignored) and the number of non-zeros. If ``adds``, the intrinsic uses the sum
-    residual + x instead of x, and writes this sum to ``out``. Where the sum is not finite, it
-    writes the residual."""
+    """Make a numba intrinsic that adds the statistics of x to ``totals``: the sum of the
+    magnitudes, the largest magnitude (NaN is ignored) and the number of non-zeros. If ``adds``,
+    they are those of the sum residual + x instead of x. This sum is then also written to ``out``;
+    where it is not finite, ``out`` gets the residual."""
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)

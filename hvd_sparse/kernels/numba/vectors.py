@@ -38,7 +38,8 @@ SPARE = SEGMENT + 16
 
 
 class Compiling(Listener):  # type: ignore[misc]
-    """Logs once that numba compiles. Nothing is logged if numba's cache has the functions."""
+    """Logs that numba compiles, once per process. Nothing is logged if numba finds the compiled
+    functions in its cache."""
 
     def __init__(self, is_cached: bool) -> None:
         self._is_cached = is_cached
@@ -70,7 +71,8 @@ def sources() -> bytes:
 
 
 def _use_cache(dispatcher: Any) -> bool:
-    """Let numba cache compiled code on disk. Return False if it finds no writable folder."""
+    """Let numba cache the compiled code of a function on disk. Return False if numba finds no
+    writable folder, and otherwise True."""
     try:
         dispatcher.enable_caching()
     except RuntimeError:
@@ -200,9 +202,10 @@ class Vectors:
 
     @contextmanager
     def seldom(self, mask: ir.Value, states: list[ir.Value]) -> Iterator[list[ir.Value]]:
-        """Emit a block that runs only if a lane of the mask is set. The caller appends to the
-        yielded list the values that the block computes in place of ``states``. Afterwards, the list
-        has the new values if the block ran, and otherwise ``states``."""
+        """Emit a block that runs only if a lane of the mask is set. ``states`` are values that the
+        block replaces. The caller emits the block in the ``with`` statement, and appends the new
+        values to the yielded list. After the statement, this list has the values to use: the new
+        ones if the block ran, and otherwise ``states``."""
         before = self.builder.block
         changed: list[ir.Value] = []
         bits = self.builder.bitcast(mask, ir.IntType(self.lanes))
@@ -226,8 +229,9 @@ class Vectors:
         values: ir.Value,
         count: ir.Value,
     ) -> ir.Value:
-        """Append the lanes of ``entry`` that are set in the mask to the list, and return the list's
-        new length. The list must have room for a whole vector."""
+        """Append the lanes of the vector ``entry`` that are set in the mask to a list, with their
+        indices from ``index`` on. ``count`` is the list's length. Return the new length. The list
+        must have room for a whole vector."""
         for vector, pointer, suffix, align in (
             (entry, values, self.suffix, self.bytes),
             (self.positions(index), indices, f"v{self.lanes}i32", 4),
@@ -246,9 +250,10 @@ class Vectors:
 def counting(
     builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int, states: list[ir.Value]
 ) -> Iterator[tuple[ir.Value, list[ir.Value], list[ir.Value]]]:
-    """Emit a loop over [start, stop). Yield the index, the states at the start of an iteration, and
-    a list to which the caller appends the states at the iteration's end. After the loop, ``states``
-    has the final values."""
+    """Emit a loop over [start, stop), whose body the caller emits in the ``with`` statement.
+    ``states`` are the values that an iteration passes to the next one. Yield the index, the states
+    at the start of an iteration, and a list to which the caller appends the states at the
+    iteration's end. After the loop, ``states`` has the final values."""
     before, head = builder.block, builder.append_basic_block("head")
     body, after = builder.append_basic_block("body"), builder.append_basic_block("after")
     builder.branch(head)
@@ -290,9 +295,9 @@ class Call:
     def spans(
         self, start: ir.Value, stop: ir.Value
     ) -> Iterator[tuple[Vectors, ir.Value, ir.Value]]:
-        """Yield the ``Vectors`` and the bounds of each of two loops, which together cover [start,
-        stop). The first loop reads whole SIMD vectors, the second reads the rest, entry by entry.
-        """
+        """Yield the arguments of two loops, which together cover [start, stop): for each loop, the
+        ``Vectors`` to use and its bounds. The first loop processes whole SIMD vectors, and the
+        second the remaining entries, one by one."""
         lanes = ir.Constant(WORD, self.vectors.lanes)
         rest = self.builder.srem(self.builder.sub(stop, start), lanes)
         whole = self.builder.sub(stop, rest)
@@ -305,7 +310,8 @@ class Call:
         ]
 
     def members(self, position: int) -> list[ir.Value]:
-        """Return the members of a tuple argument, with addresses of data in place of arrays."""
+        """Return the members of the tuple that is the kernel's argument at this position. An array
+        is replaced by the address of its data."""
         whole, kinds = self.arguments[position], self._types[position].types
         values = [self.builder.extract_value(whole, i) for i in range(len(kinds))]
         return [
@@ -353,8 +359,8 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the lanes in which the entry's magnitude is at least the threshold whose bit
-    pattern is in ``cuts``. Lanes with NaN are not in the mask."""
+    """Return a mask of the lanes whose magnitude is at least a threshold. ``cuts`` has the bit
+    pattern of the threshold in all lanes. Lanes with NaN are not in the mask."""
     builder, patterns = vectors.builder, vectors.patterns(entry)
     is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
     return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
@@ -363,12 +369,13 @@ def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
 def signatures(
     arguments: str, result: types.Type = types.intp, given: Sequence[str] = ("",)
 ) -> list[Signature]:
-    """Return numba signatures, one for each float type and each string in ``given``.
+    """Return numba signatures of a kernel, one for each float type and each string in ``given``.
 
     arguments : a letter for each argument: v a value, x values that are read, O values that are
         written, j indices that are read, J indices that are written, p a position or count, f a
-        float64, I positions, S float64 totals, d a tuple whose members are the letters of a string
-        in ``given``. Arrays are 1-D and C-contiguous
+        float64, I positions, S float64 totals, d a tuple. Arrays are 1-D and C-contiguous
+    result : type of the result
+    given : for each signature, the letters of the members of the tuple d
     """
     made = []
     for scalar in (types.float32, types.float64):

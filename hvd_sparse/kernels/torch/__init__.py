@@ -46,8 +46,8 @@ def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
 
 
 class TorchKernels(Kernels):
-    """Kernels of torch operations. Lists of entries are trimmed and encoded by ``host``, the
-    kernels of the host's engine."""
+    """Kernels of torch operations. Lists of taken entries are on the host; ``host``, the kernels of
+    the host's engine, trim and encode them."""
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -129,8 +129,9 @@ class TorchKernels(Kernels):
         return cast(Taking, self._run(gradient, residual, out, aim))
 
     def _run(self, gradient: Vector, residual: Vector, out: Vector, aim: Aim | None) -> object:
-        """Return the result of a pass. On a device, the result is a ``Coming``, and the pass starts
-        with the other passes of its bucket."""
+        """Return the result of ``accumulate``, or, if there is an aim, of ``accumulate_and_take``.
+        For vectors on a device, the returned object is a ``Coming``, which stands for the future
+        result, because all passes of a bucket start together."""
         one = Pass(tensor_of(gradient), tensor_of(residual), tensor_of(out), aim)
         coming = Coming(one, self.begin)
         return coming if isinstance(out, DeviceVector) else coming.result()

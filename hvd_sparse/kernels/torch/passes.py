@@ -30,7 +30,8 @@ from hvd_sparse.types import Selection
 
 
 class Pass(NamedTuple):
-    """Arguments of a pass. Without an aim, the pass is ``accumulate``, which returns moments."""
+    """Arguments of a pass: of ``accumulate_and_take``, or, if ``aim`` is None, of
+    ``accumulate``."""
 
     gradient: torch.Tensor
     residual: torch.Tensor
@@ -43,8 +44,8 @@ class Pass(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of passes, as int32 words on the device. ``read`` is a function that turns the words,
-    copied to the host, into a list of results."""
+    """The results of several passes, as int32 words on the device. ``read`` is a function that
+    turns a copy of the words on the host into a list of results."""
 
     words: torch.Tensor
     read: Callable[[np.ndarray], Sequence[object]]
@@ -55,8 +56,9 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming:
-    """The future result of a pass. The pass starts with the others of its bucket (``Delivery``),
-    or alone if ``result`` is called, or an attribute of the result is read, before they start."""
+    """The future result of a pass. Usually, a ``Delivery`` starts the pass together with the other
+    passes of its bucket. If the result, or an attribute of it, is read before, the pass starts
+    alone."""
 
     def __init__(self, one: Pass, begin: Begin) -> None:
         self.one, self.begin = one, begin
@@ -83,8 +85,8 @@ class Coming:
 
 
 class Delivery:
-    """Starts a bucket's passes and, for each device, one copy of its results to the host.
-    ``is_here`` returns whether these copies and the copies in ``beside`` are complete."""
+    """Starts the passes of a bucket and, for each device, one copy of their results to the host.
+    ``is_here`` returns whether these copies, and the further copies in ``beside``, are complete."""
 
     def __init__(self, coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> None:
         by_device: dict[torch.device, list[Coming]] = {}
@@ -140,8 +142,10 @@ def take(x: torch.Tensor, mask: torch.Tensor, capacity: int) -> tuple[int, Selec
 
 
 def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tensor) -> torch.Tensor:
-    """Return an int32 tensor on the device, for ``unpacked``: the number of selected entries, the
-    scalars ``also``, which float64 holds exactly, and the first ``capacity`` entries."""
+    """Return one int32 tensor on the device with all results of a selection, so that a single copy
+    brings them to the host, where ``unpacked`` reads them. These are the number of entries in the
+    mask, the further scalars ``also`` (which must be exact in float64), and the first ``capacity``
+    entries in the mask."""
     room = max(0, min(capacity, x.numel()))
     numbers = torch.stack([each.to(torch.float64) for each in (mask.sum(), *also)])
     indices = torch.nonzero_static(mask, size=room, fill_value=0).view(-1)
@@ -153,8 +157,9 @@ def packed(x: torch.Tensor, mask: torch.Tensor, capacity: int, *also: torch.Tens
 def unpacked(
     fetched: np.ndarray, x: torch.Tensor, capacity: int, also: int
 ) -> tuple[int, Selection | None, list[float]]:
-    """Undo ``packed``: return the number of selected entries; the entries, or None if there are
-    more than ``capacity``; and the ``also`` scalars."""
+    """Read a copy of the tensor that ``packed`` returned. Return three results: the number of
+    entries in the mask; these entries, or None if there are more than ``capacity``; and a list of
+    the further scalars, of which there are ``also``."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
@@ -211,7 +216,7 @@ def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    """Return correctly rounded square roots. Those of torch are correctly rounded only on some
+    """Return the square roots, correctly rounded. Those of torch are correctly rounded only on some
     devices."""
     if x.dtype == torch.float32:
         return x.double().sqrt().float()

@@ -152,7 +152,8 @@ def stream_of(device: torch.device) -> torch.Stream | None:
 
 
 def follow(stream: torch.Stream | None) -> None:
-    """Make this thread's current stream wait for another stream. The host does not wait."""
+    """Make this thread's current stream wait for another stream. The host does not wait. None, the
+    stream of a CPU, needs no wait."""
     if stream is not None:
         here = torch.accelerator.current_stream(stream.device)
         if here != stream:
@@ -167,8 +168,9 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
-    """Return device tensors, of 4 or 8 bytes an entry, as numpy arrays, with one copy and one wait
-    for each device. Do not reuse the tensors: the array of a CPU tensor may share its memory."""
+    """Return tensors, of 4 or 8 bytes an entry, as numpy arrays on the host. All tensors of a
+    device share one copy and one wait. Do not reuse the tensors: the array of a CPU tensor may
+    share its memory."""
     if len(tensors) == 1:
         return [fetch(tensors[0])]
     found: list[np.ndarray] = [np.empty(0)] * len(tensors)
@@ -184,8 +186,9 @@ def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
 
 
 def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
-    """Return one tensor of all pieces, which are int32, and the places of the pieces in it. Every
-    place starts at a multiple of 8 bytes, so that a piece can be viewed as 8-byte numbers."""
+    """Concatenate int32 tensors. Return the whole tensor, and the slice of it that each given
+    tensor occupies. Every slice starts at a multiple of 8 bytes, so that it can be viewed as 8-byte
+    numbers."""
     padded = [torch.nn.functional.pad(each, (0, each.numel() % 2)) for each in pieces]
     starts = accumulate((each.numel() for each in padded), initial=0)
     places = [slice(start, start + each.numel()) for start, each in zip(starts, pieces)]
@@ -193,8 +196,9 @@ def in_one(pieces: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[slice]]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return the array on the device, without waiting until its copy is complete. Until then,
-    torch's allocator keeps the pinned memory from which the array is copied."""
+    """Return the array as a tensor on the device, without waiting until its copy is complete. Until
+    then, torch's allocator keeps the pinned memory from which the array is copied. On the CPU, the
+    tensor shares the array's memory unless the array is read-only."""
     if device.type == "cpu":
         return tensor_of(array)
     host = pinned(array.shape, torch.from_numpy(array[:0].copy()).dtype)
@@ -203,8 +207,8 @@ def upload(array: np.ndarray, device: torch.device) -> torch.Tensor:
 
 
 def upload_indices(indices: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Return int64 indices on the device. They are copied to it as 4 bytes each, and converted
-    there."""
+    """Return uint32 indices as an int64 tensor on the device. They are copied to the device as 4
+    bytes each, and converted there."""
     words = np.ascontiguousarray(indices, np.uint32).view(np.int32)
     return upload(words, device).to(torch.int64).bitwise_and_(LOW)
 
@@ -214,8 +218,8 @@ FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
 class Walk:
-    """A task that runs in a greenlet, so that it can pause until a device tensor (``question``) is
-    copied to the host. The task must not raise."""
+    """A task that runs in a greenlet, so that it can pause until a device tensor has been copied to
+    the host. While it pauses, ``question`` is this tensor. The task must not raise."""
 
     def __init__(self, task: Task) -> None:
         self._task, self._thread = task, greenlet.greenlet(self._run)
@@ -231,7 +235,8 @@ class Walk:
         self._thread.throw(error)
 
     def ask(self, question: torch.Tensor) -> np.ndarray:
-        """Pause the calling task until ``question`` is copied to the host, and return the copy."""
+        """Pause the task, which calls this method, until ``question`` has been copied to the host.
+        Return the copy."""
         self.question = question
         self._thread.parent.switch()
         answer, self._answer = self._answer, None

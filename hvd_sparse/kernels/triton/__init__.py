@@ -1,6 +1,7 @@
 """Engine ``triton``: the kernels of ``kernels.contract`` on GPUs. Triton compiles the passes that
 add the gradient, and the sums of entries; all other kernels are those of engine ``torch``. This
-file makes the arguments of ``device_code``, allocates its results and launches it."""
+file makes the arguments of the functions in ``device_code``, allocates their results, and launches
+them."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ def on(device: torch.device) -> contextlib.AbstractContextManager[object]:
 
 
 def take(passes: Sequence[Pass], block: int) -> Answers:
-    """Run passes (``kernels.torch.passes``) of one dtype and device, in three launches. At least
-    one pass must have entries."""
+    """Run several passes (``kernels.torch.passes``) on a device, in three launches. All passes have
+    one dtype, and at least one of them has entries."""
     first = passes[0].out
     device, dtype = first.device, first.dtype
     table = _table(passes, block)
@@ -105,8 +106,9 @@ def take(passes: Sequence[Pass], block: int) -> Answers:
 def assemble(
     sums: Sequence[Sum], surplus: Sequence[tuple[torch.Tensor, Selection]], block: int
 ) -> None:
-    """Write the sums, and put the surplus back into its vectors, in one launch. All vectors have
-    one dtype and device, and at least one sum has entries."""
+    """Write the sums of a bucket in one launch. In the same launch, write the surplus (entries that
+    were taken but not sent) back into its vectors. All vectors have one dtype and device, and at
+    least one sum has entries."""
     outs = [each.out for each in sums]
     device, dtype = outs[0].device, outs[0].dtype
     parts = max(len(each.parts) for each in sums)
@@ -177,8 +179,8 @@ def _uploaded(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
 
 
 def _cuts(passes: Sequence[Pass]) -> np.ndarray:
-    """Return the thresholds of the passes in the data's dtype, above 0. A pass without an aim has
-    infinity, which no entry reaches."""
+    """Return each pass's threshold in the data's dtype, above 0. A pass that takes no entries
+    (without an aim) has infinity, which no finite entry reaches."""
     dtype = numpy_dtype(passes[0].out)
     cuts = [
         np.inf if each.aim is None else rounded(each.out, each.aim.threshold) for each in passes
@@ -190,9 +192,9 @@ def _cuts(passes: Sequence[Pass]) -> np.ndarray:
 def _room_for(
     tensors: int, room: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, ...]:
-    """Return memory on the device for all results, so that one copy brings them to the host, and
-    three views of this memory: ``HEAD`` float64 numbers per tensor, ``room`` values, and ``room``
-    int32 places."""
+    """Return memory on the device for the results of all tensors, and three views of it: ``HEAD``
+    float64 numbers per tensor, ``room`` values, and the ``room`` int32 indices of these values.
+    Because it is one piece of memory, one copy brings the results to the host."""
     sizes = _sizes(tensors, room, dtype.itemsize)
     words = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
     head, values, places = words.split(sizes)

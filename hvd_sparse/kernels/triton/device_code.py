@@ -1,7 +1,9 @@
-"""The kernels that Triton compiles for a GPU. ``kernels.triton`` makes their arguments; its
-``COLUMNS`` describes the table. In most kernels, each program processes one block of a tensor.
-Programs run in any order, so later launches sort the lists of taken entries. Atomics are used only
-to reserve places in these lists."""
+"""The functions that Triton compiles for a GPU. ``kernels.triton`` makes their arguments; its
+``COLUMNS`` describes the argument ``table``, which in ``assemble_blocks`` has only three columns:
+first program, address and number of entries. Most functions run as many programs (blocks of
+threads), each of which processes one block of a tensor. Programs run in any order, so the lists of
+taken entries are sorted by a later launch. Atomics are used only to reserve places in these
+lists."""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ def take_blocks(  # type: ignore[no-untyped-def]
     table, owners, cuts, taken, places, values, counts, bases, sums, nonfinite, most, nonzeros,
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, IS_ALIGNED: tl.constexpr, HAS_MOMENTS: tl.constexpr,
 ):  # fmt: skip
-    """For one block, add the gradient to the residual, count the entries that are not finite, and
-    take the entries that reach the cut, the threshold in the data's dtype. If a tensor's list is
-    full, further entries stay in the vector, and ``order_taken`` writes the listed entries back."""
+    """Add the gradient to the residual in one block, take the entries that reach the cut, and count
+    the entries that are not finite. The cut is the threshold in the data's dtype. If the list of a
+    tensor is full, further entries stay in the vector; ``order_taken`` then writes the listed
+    entries back, too."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
@@ -69,8 +72,9 @@ def add_up_counts(  # type: ignore[no-untyped-def]
     table, counts, sums, nonfinite, most, nonzeros, starts, head,
     HAS_MOMENTS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """For one tensor, compute the place in the ordered list at which each program's entries
-    begin. Add up the programs' results in a fixed order, so that the bits are always the same."""
+    """For one tensor, compute at which place in the ordered list of taken entries each program's
+    entries begin. Also add up the results of the programs, in a fixed order, so that the bits are
+    always the same."""
     tensor = tl.program_id(0)
     row = table + tensor * 8
     first = tl.load(row)
@@ -107,8 +111,9 @@ def order_taken(  # type: ignore[no-untyped-def]
     table, owners, places, values, counts, bases, starts, head, ordered_places, ordered_values,
     DTYPE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Copy the entries that a program took to their places in the ordered list; if the list is too
-    short for the tensor's entries, write the entries back into the vector."""
+    """Copy the entries that one program took to the ordered list, in which the indices of a tensor
+    ascend. If more entries were taken than fit the list of their tensor, write them back into the
+    vector instead."""
     program = tl.program_id(0)
     tensor = tl.load(owners + program)
     row = table + tensor * 8
@@ -138,10 +143,13 @@ def assemble_blocks(  # type: ignore[no-untyped-def]
     DTYPE: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr, IS_ALIGNED: tl.constexpr,
     CHUNK: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Write one block of a tensor's sum: zeros, then the parts in their order. Programs with the
-    number ``blocks`` or a higher one write the surplus back to its addresses, which lie in no
-    block. Only one program writes to a block, and a part's indices are unique, so between two
-    barriers no thread reads an entry that another thread writes."""
+    """Write one block of a tensor's sum: zeros, to which the parts are added in their order. Only
+    the first ``blocks`` programs do this. The others write the surplus (entries that were taken but
+    not sent) back to its addresses, which lie in no block.
+
+    Only one program writes to a block, and the indices of a part are unique. So between two
+    barriers, no thread reads an entry that another thread writes.
+    """
     program = tl.program_id(0)
     if program >= blocks:
         rest = (program - blocks) * BACK + tl.arange(0, BACK)
