@@ -1,4 +1,4 @@
-"""Validation of options, and the number of entries for a density."""
+"""Checks of options, and the conversion of a density to a number of entries."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def check_number(
     with_low: bool = False,
     with_high: bool = False,
 ) -> None:
-    """Raise InvalidOption unless the value is a number above ``low`` and below ``high``, or one of
-    those bounds that are included. ``what`` is the option's name in the error message."""
+    """Raise InvalidOption unless the value is a number between ``low`` and ``high``. The bounds
+    themselves are accepted only with ``with_low`` and ``with_high``. ``what`` is the option's name
+    in the error message."""
     if (
         is_number(value)
         and (low < value or (with_low and value == low))  # type: ignore[operator]
@@ -81,14 +82,16 @@ def check_truth(value: object, what: str) -> None:
 
 
 def option(check: Callable[..., object], default: Any = dataclasses.MISSING, **bounds: Any) -> Any:
-    """Return a field of a dataclass that derives from ``Options``. ``check`` is called with the
-    value, the option's name and ``bounds``. It raises InvalidOption, or returns the value to keep
-    instead, or None to keep the given value. If the default is None, None is a valid value."""
+    """Return a field that declares an option, for a dataclass that derives from ``Options``. When
+    an object is created, ``check`` is called with the value, the option's name and ``bounds``. It
+    raises InvalidOption if the value is invalid. If it returns a value other than None, that value
+    replaces the given one. If the default is None, the value None is accepted without a check."""
     return dataclasses.field(default=default, metadata={"check": partial(check, **bounds)})
 
 
 class Options:
-    """Base class of frozen dataclasses whose fields are options, declared by ``option``."""
+    """Base class of frozen dataclasses whose fields are options, declared by ``option``. It checks
+    the options when an object is created."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]

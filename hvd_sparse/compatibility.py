@@ -131,7 +131,8 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 def check_measured(option: str, exchange: Exchange) -> None:
     """Raise InvalidOption if the exchange starts collectives after the backward pass, because these
-    are not measured. ``option`` names, for the message, the choice that needs measured costs."""
+    are not measured. ``option`` is the option that needs the measurements, as the start of the
+    message."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "
@@ -153,8 +154,8 @@ def check_hiding(groups: object, select_over: object) -> None:
 
 
 def refuse_hiding(rule: DensityRule | None, why: str) -> None:
-    """Raise InvalidOption if the density is "hiding". Callers that cannot measure densities call
-    this function, and give the reason, ``why``, for the message."""
+    """Raise InvalidOption if the density is "hiding", with which a run measures its densities.
+    Called where densities cannot be measured; ``why`` is the reason, for the message."""
     if rule is not None and rule.c_max is not None:
         raise InvalidOption(
             f"density is 'hiding', and {why}: give a number, or the densities by name that a "

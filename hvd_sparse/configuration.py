@@ -74,8 +74,8 @@ TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "pr
 options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
-"""Options that may differ between a compressor and a saved state, and, except for the name and the
-wire that is in use, between ranks."""
+"""Options that may differ between a compressor and a saved state. They may also differ between
+ranks, except for the name and the wire that is in use."""
 
 MOST_DENSITIES = 1024
 """Largest number of densities for which the selector and the codec are cached."""
@@ -86,8 +86,8 @@ class StepParts:
 
     density : the tensor's density; None if the selector takes no density
     sends_accumulated : whether the sent values equal the accumulated values bit for bit
-    row_body : format of the frame bodies that compiled kernels write for this codec (see
-        ``kernels.rows``); 0 if the kernels do not support the codec or the selector
+    row_body : number of the byte format in which compiled kernels can write entries for this codec
+        (see ``kernels.rows``); 0 if the kernels do not support the codec or the selector
     """
 
     def __init__(self, density: float | None, selector: Selector, codec: Codec) -> None:
@@ -220,7 +220,8 @@ class Configuration:
 
     @cached_property
     def checksum(self) -> int:
-        """32-bit checksum of the digest, for message headers."""
+        """32-bit checksum of ``digest``, the hash of the options that must be equal on all ranks.
+        Message headers contain it."""
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:
@@ -228,8 +229,10 @@ class Configuration:
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
     def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
-        """Return a copy whose density rule is resolved for these tensors. Raises InvalidOption if
-        the rule has no density for a compressed tensor, or names a tensor that does not exist."""
+        """Return a copy whose density rule (densities by name, or a function) is replaced by a
+        table with the density of each of these tensors. Without a rule, return this configuration.
+        Raises InvalidOption if the rule has no density for a compressed tensor, or names a tensor
+        that does not exist."""
         if self.rule is None:
             return self
         names = [spec.key for spec in specs]
@@ -272,8 +275,8 @@ class Configuration:
     def at_step(
         self, step: int, spec: TensorSpec | None = None, pace: Pace | None = None
     ) -> StepParts:
-        """Return the selector and the codec for a tensor that has completed ``step`` steps. Calls
-        with equal densities return the same object.
+        """Return the selector and the codec for a tensor that has completed ``step`` steps. Two
+        calls for equal densities return the same object.
 
         spec : the tensor; None uses the mean density of all tensors
         pace : the tensor's learning rate; None uses the run's mean rate
@@ -345,11 +348,13 @@ class Configuration:
         placement: Placement | None = None,
         pace: Pace | None = None,
     ) -> bool:
-        """Return whether Horovod allreduces the whole gradient of a compressed tensor after
-        ``step`` completed steps, because the schedule says so, or because sending entries would
-        move at least as many bytes as this allreduce, or exceed ``max_gathered_bytes``. All ranks
-        get the same answer.
+        """Return whether a compressed tensor's next step runs dense, which means that Horovod
+        allreduces the whole accumulated tensor. All ranks get the same answer. There are three
+        reasons: the schedule asks for it; the exchange of the entries would move at least as many
+        bytes as the allreduce; or the entries would exceed ``max_gathered_bytes``. With
+        ``allow_dense=False``, no step runs dense.
 
+        step : number of steps that the tensor has completed
         exchange : the exchange in use; None for this configuration's own
         placement : the node of every rank; None for one rank per node
         """
@@ -372,17 +377,20 @@ class Configuration:
     def most_entries(
         self, wanted: int, numel: int, spec: TensorSpec, world_size: int, codec: Codec
     ) -> int:
-        """Return how many of ``wanted`` entries each rank may send by ``max_gathered_bytes``.
-        ``numel`` is the length of the vector from which a rank selects: ``spec``, or a part."""
+        """Return how many entries each rank may send, at most ``wanted``, so that the messages of
+        all ranks together stay within ``max_gathered_bytes``. ``numel`` is the number of entries
+        from which a rank selects: all entries of ``spec``, or those of the part that the rank
+        keeps."""
         if self.max_gathered_bytes is None:
             return wanted
         width = spec.accumulator.itemsize
         return capacity(codec, wanted, numel, width, world_size, self.max_gathered_bytes)
 
     def exchanges(self, placement: Placement) -> list[Exchange]:
-        """Return the exchanges from which "auto" chooses, with their default options: those that
-        fit these parts and ranks, and drop no entries. In ``shared_index`` all ranks use the
-        indices of one rank, so it is included only if all ranks select the same indices."""
+        """Return the exchanges from which ``exchange="auto"`` chooses, with their default options.
+        They work with this configuration's other parts and with these ranks, and lose no entries.
+        In ``shared_index`` all ranks use the indices of one rank, so it is included only if all
+        ranks select the same indices."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # An exchange that sums first sends less only if ranks share a node. It stores parts of the
@@ -429,8 +437,8 @@ class Configuration:
 
 def _schedule_for(density: Density | None, given: object) -> Schedule | None:
     """Return the schedule for the options ``density`` and ``schedule``; None if neither is given.
-    Without ``schedule``, the density is constant. A ``schedule`` mapping without "value" ends at
-    ``density``."""
+    Without ``schedule``, the density is constant. If ``schedule`` is a mapping without "value", its
+    final density is ``density``."""
     if given is None:
         return None if density is None else SCHEDULES.create("constant", value=density)
     if isinstance(given, dict) and density is not None:

@@ -32,8 +32,9 @@ class UnsupportedInput(SparseError, TypeError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Raised if Horovod reduces gradients by another operation than Sum or Average. Another process
-    set than the compressor's usually raises RankMismatch instead."""
+    """Raised if Horovod reduces gradients by another operation than Sum or Average. If Horovod
+    reduces over another process set than the compressor's, RankMismatch is usually raised
+    instead."""
 
 
 class UnknownGradient(SparseError, LookupError):
@@ -46,9 +47,10 @@ class ChangedGradient(SparseError, RuntimeError):
 
 
 class NonFiniteGradient(SparseError, ArithmeticError):
-    """Raised with ``on_nonfinite="raise"`` if a sum of the ranks' gradients, or a gradient that is
-    sent dense, has NaN or Inf. If a gradient that is compressed has NaN or Inf, or its residual
-    overflows, all ranks raise PeerFailure, whose text contains this error."""
+    """Raised with ``on_nonfinite="raise"`` if the sum of the ranks' gradients of a tensor has NaN
+    or Inf. If instead one rank's gradient of a compressed tensor has NaN or Inf, all ranks raise
+    PeerFailure, whose text contains this error. The same happens if a residual overflows, whatever
+    ``on_nonfinite`` is."""
 
     is_of_gradient = False
     """Whether the gradient itself has NaN or Inf, and not only its sum with the residual."""

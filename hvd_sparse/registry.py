@@ -21,8 +21,9 @@ PartType = TypeVar("PartType", bound=type)
 
 
 class Registry:
-    """The classes of one kind of part, by id: frozen dataclasses whose fields are the options.
-    ``get``, ``create`` and ``resolve`` return Any, because this layer knows no part's base class.
+    """The classes of one kind of part, for example of all selectors, by id. They are frozen
+    dataclasses, whose fields are the options. ``get``, ``create`` and ``resolve`` return Any,
+    because this layer knows no part's base class.
     """
 
     def __init__(self, kind: str) -> None:

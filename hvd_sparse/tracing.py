@@ -1,4 +1,4 @@
-"""Timing of the parts of a step. With ``HVD_SPARSE_TIMELINE``, each rank writes a timeline file.
+"""Timing of the parts of a step. If ``HVD_SPARSE_TIMELINE`` is set, each rank writes a timeline.
 
 A span is the start and end of one part of a step, for example of selecting. Spans are passed to
 listeners: the planner, telemetry and the timeline. A timeline is in Chrome's trace format:
@@ -11,8 +11,8 @@ listeners: the planner, telemetry and the timeline. A timeline is in Chrome's tr
 The process number ("pid") is the rank. Each thread ("tid", from 1) has a row. Each bucket (the
 tensors of one message) has a further row for its exchanges, because exchanges overlap with the
 threads' work. Times are in microseconds since the file was opened. The first event has the time of
-opening, under the name that Horovod's timeline uses. The file of a killed process lacks the last
-bracket; viewers accept this.
+opening, under the name that Horovod's timeline uses. If a process is killed, its file lacks the
+last bracket; viewers accept this.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Span(NamedTuple):
     """The start and end of one part of a step, in seconds of ``Spans.clock``.
 
     kind : "select", "encode", "exchange" or "decode"
-    keys : names of the tensors: one, or all tensors of an exchange's bucket
+    keys : name of the tensor, or of the group for a selection over a group; for an exchange, the
+        names of all tensors of the bucket
     bucket : the number of an exchange's bucket, otherwise None
     """
 
@@ -61,7 +62,8 @@ Listener = Callable[[Span], None]
 
 
 class Spans:
-    """Passes one compressor's spans to listeners. Without listeners the clock is not read.
+    """Passes one compressor's spans, the start and end times of the parts of a step, to functions
+    (listeners). Without listeners the clock is not read.
 
     clock : function that returns seconds. With ``time.thread_time``, spans measure the CPU time of
         the calling thread; then there may be only one listener, and it must not compare times of
@@ -82,7 +84,8 @@ class Spans:
         self.is_heard = bool(self._listeners)
 
     def now(self) -> float:
-        """Return the time at the start of a span, for ``tell``; 0 if there is no listener."""
+        """Return the present time in seconds, which the caller passes to ``tell`` at the end of the
+        span; 0 if there is no listener."""
         return self.clock() if self._listeners else 0.0
 
     def tell(
@@ -213,8 +216,9 @@ def _refusal(path: Path, why: str | None) -> InvalidOption:
 
 
 def path_of(setting: str, rank: int) -> Path:
-    """Return the path of a rank's file. The rank replaces ``{rank}``, or is inserted before the
-    suffix, as in "trace.3.json". In elastic runs the process id follows the rank."""
+    """Return the path of a rank's timeline. ``setting`` is the path that the user gave. In it, the
+    rank replaces ``{rank}``, or else is inserted before the suffix, as in "trace.3.json". In
+    elastic runs the process id follows the rank."""
     # In elastic runs, a new process may get the rank of an ended process, whose file must be kept.
     number = f"{rank}.{os.getpid()}" if is_elastic() else str(rank)
     if "{rank}" in setting:
@@ -226,8 +230,9 @@ def path_of(setting: str, rank: int) -> Path:
 
 
 def follow(spans: Spans, name: str, rank: int) -> TraceFile | None:
-    """If ``HVD_SPARSE_TIMELINE`` is set, write the spans to the process's timeline, and return the
-    timeline; otherwise return None. Raises InvalidOption if the file cannot be written."""
+    """If ``HVD_SPARSE_TIMELINE`` is set, write the spans of the compressor ``name`` to this
+    process's timeline, and return the timeline; otherwise return None. Raises InvalidOption if the
+    file cannot be written."""
     setting = os.environ.get(SETTING)
     if not setting:
         return None

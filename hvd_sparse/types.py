@@ -63,7 +63,8 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries that are not in ``others``. All entries of ``others`` must be here."""
+        """Return the entries that are not in ``others``. All entries of ``others`` must be in this
+        selection."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
@@ -127,8 +128,9 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The learning rate as a multiple of ``reference``, at most 1 if ``reference`` is the first
-        rate. If ``reference`` is 0, the share is 1 for a rate above 0, and 0 for a rate of 0."""
+        """The learning rate as a multiple of ``reference``, the run's mean rate or, if that is not
+        known, its first rate. In the second case, the share is at most 1. If ``reference`` is 0,
+        the share is 1 for a rate above 0, and 0 for a rate of 0."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

@@ -125,13 +125,14 @@ class Placement:
         return slice(numel * number // size, numel * (number + 1) // size)
 
     def longest_part(self, numel: int) -> int:
-        """Return the length of the longest of the slices that ``part`` returns for all ranks."""
+        """Return the largest number of entries that any rank has if each node's ranks divide a
+        vector of ``numel`` entries among themselves, as by ``part``."""
         return -(-numel // min(map(self.nodes.count, set(self.nodes))))
 
 
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
-    """Return a placement with ``ranks_per_node`` ranks on each node; the last node may have
-    fewer."""
+    """Return a placement of ``ranks_per_node`` consecutive ranks on each node; the last node may
+    have fewer."""
     return Placement(rank, tuple(other // ranks_per_node for other in range(world_size)))
 
 

@@ -25,8 +25,9 @@ except ImportError as error:
 
 
 class _ThreadPending:
-    """An eager operation that runs in a separate thread, because it blocks and has no time limit.
-    In the calling thread, it could also become part of a graph that is being traced."""
+    """An eager Horovod operation, run in a separate thread, because the call blocks until the
+    result has arrived, without a time limit. In the calling thread, the operation could also become
+    part of a graph that is being traced."""
 
     def __init__(self, call: Callable[[], tf.Tensor], name: str) -> None:
         self._name = name

@@ -1,11 +1,12 @@
 """Collectives over Horovod's PyTorch operations, from memory of the host or of a device (NCCL).
 
 On a device, arrays are copied from and to pinned memory on a separate stream, so that copies do not
-wait for the program's work on the device. Before Horovod reads an array, it waits for the current
-stream of the submitting thread, and so for the copy to the device. With
-``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is ready, and only the
-device's default stream waits for the result. Therefore the separate stream waits for the default
-stream. Results are freed after the copy, so ``record_stream`` is not needed.
+wait for the program's work on the device. This stream is the current one when an array is
+submitted. Horovod waits for the current stream, and so for the copy to the device. With
+``HOROVOD_ENABLE_ASYNC_COMPLETION``, Horovod reports a collective as done before its result is
+ready, and lets only the device's default stream wait for the result. Therefore the separate stream
+waits for the default stream before it copies a result to the host. Results are freed after this
+copy, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def held(tensor: torch.Tensor) -> torch.Tensor:
 
     From torch 2.10 on, a thread that drops the last C++ reference to a tensor with a Python object
     needs Python's lock. When Horovod shuts down, its thread drops its references while it holds a
-    lock of its own. A thread that submits a tensor waits for that lock, and holds Python's lock, so
-    both would wait forever.
+    lock of its own. A thread that submits a tensor waits for Horovod's lock while it holds Python's
+    lock, so both threads would wait forever.
     """
     # Unlike a view, ``.grad`` refers to the tensor itself also if it is a view or was made in
     # inference mode.
@@ -73,7 +74,8 @@ class _HorovodPending:
 
 
 class HorovodTorchCollective(ProcessSetRanks):
-    """Collectives over a process set. ``wait`` does not catch HorovodInternalError."""
+    """Collectives over a process set. ``wait`` lets HorovodInternalError pass, because elastic runs
+    catch it."""
 
     horovod = mpi_ops
 
@@ -125,7 +127,8 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Sends host arrays from a device's memory, in padded blocks (see ``wire.padding``)."""
+    """Collectives of host arrays that are copied to a device and sent from there, in padded blocks
+    (see ``wire.padding``)."""
 
     def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
         super().__init__(process_set)
@@ -181,8 +184,10 @@ class HorovodDeviceCollective(HorovodTorchCollective):
 
 
 def catch_up(device: torch.device) -> None:
-    """With ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a handle is done before its result is complete. So
-    let the current stream wait for the default stream, which waits for the results."""
+    """Let the current stream wait until Horovod's results are complete. With
+    ``HOROVOD_ENABLE_ASYNC_COMPLETION``, a collective is reported as done before its result is
+    complete, and only the default stream waits for the result. So the current stream waits for the
+    default stream."""
     if os.environ.get("HOROVOD_ENABLE_ASYNC_COMPLETION", "0") not in ("", "0"):
         default = torch.get_device_module(device).default_stream(device)
         torch.accelerator.current_stream(device).wait_stream(default)

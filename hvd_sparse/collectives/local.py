@@ -54,7 +54,7 @@ class LocalWorld:
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
         """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
-        order. If ranks fail, the error of the lowest failed rank is raised."""
+        order. If ranks fail, raise the error of the lowest of them."""
         results = self.run_all(function, *arguments)
         for result in results:
             if isinstance(result, BaseException):
@@ -64,7 +64,8 @@ class LocalWorld:
     def run_all(
         self, function: Callable[..., Result], *arguments: object
     ) -> list[Result | BaseException]:
-        """Call a function as ``run`` does, but return a failed rank's exception as its result."""
+        """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
+        order. The result of a failed rank is its exception."""
         results: list[Result | BaseException] = [
             ExchangeTimeout(f"no result after {self.timeout_s} s")
         ] * self.world_size

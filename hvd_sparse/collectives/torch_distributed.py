@@ -23,8 +23,9 @@ from hvd_sparse.wire.frame import crc32
 HEADER_BYTES = 16
 """Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""Number of the last allgathers under a name whose longest messages determine the room, which is
-the number of bytes that the first collective of ``_Gathering`` sends of each message."""
+"""The room is the number of bytes that the first collective of ``_Gathering`` sends of each
+message. It is computed from the longest messages of this many last allgathers under the same
+name."""
 SPARE = 16
 """The room (see ``REMEMBERED``) is the longest of the remembered lengths plus 1 / SPARE of that
 length."""
@@ -113,7 +114,9 @@ class _Gathering:
         return self._result
 
     def _read(self, timeout_s: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first collective's result, a row for each rank, and the messages' lengths."""
+        """Return the result of the first collective, in which each rank has a row, and the
+        messages' lengths in bytes. Raises RankMismatch if another rank runs a collective of another
+        name."""
         rows = self._first.wait(timeout_s)
         told = np.ascontiguousarray(rows[:, :HEADER_BYTES]).view(np.int64)
         if (told[:, 1] != told[0, 1]).any():

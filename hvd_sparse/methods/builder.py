@@ -35,9 +35,10 @@ accuracy more than sending exact values."""
 
 
 def of_paper(key: str, *defines: str) -> Callable[[Function], Function]:
-    """Return a decorator that adds a paper's citation key to a named method. The method then raises
-    InvalidOption for ``selector`` and for the other options that it ``defines``. If the method has
-    an option ``density``, it also accepts ``steps`` instead."""
+    """Return a decorator that adds a paper's citation key to a named method. ``defines`` has the
+    options besides ``selector`` that the method itself sets, so that it raises InvalidOption if the
+    program gives them. If the method has an option ``density``, it also accepts ``steps``
+    instead."""
 
     def mark(method: Function) -> Function:
         density = inspect.signature(method).parameters.get("density")
@@ -106,8 +107,8 @@ def is_as_published(variant: str, method: str) -> bool:
 
 
 def add_dense_warmup(options: dict[str, object], density: Density, steps: int) -> None:
-    """Add to the options a schedule that is dense for the first ``steps`` steps, if there are any.
-    Raises InvalidOption if the options already have a schedule."""
+    """Add to the options a schedule with dense first steps. ``steps`` is their number; if it is 0,
+    add nothing. Raises InvalidOption if the options already have a schedule."""
     if not steps:
         return
     if options.get("schedule") is not None:
@@ -139,10 +140,10 @@ class Builder:
         "sign_mean", strom and ``redsync(variant="paper")`` "sign_index", and terngrad "two_bit"
     optimizer : the torch or Keras SGD, Adam, AdamW, NAdam or Muon that the program then passes to
         Horovod. The memory applies the optimizer's momentum or moments on every rank before the
-        selection. After the exchange, momentum and moments would be wrong for entries that arrive
-        rarely. The optimizer only applies the result. In every step the memory takes momentum,
-        betas, weight decay and similar settings from the tensor's parameter group. In a step at
-        learning rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and
+        selection. If they were applied after the exchange, they would be wrong for entries that
+        arrive rarely. The optimizer itself only applies the result. In every step the memory takes
+        momentum, betas, weight decay and similar settings from the tensor's parameter group. In a
+        step at learning rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and
         ``signsgd`` do not accept this option, because they have no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
         density then follows the learning rate (schedule "learning_rate"). The mean density is
@@ -188,10 +189,10 @@ class Builder:
         or a list of these. True writes no records, but measures residuals at every step for
         ``stats()``; False by default
     telemetry_every : number of steps from one record to the next; 100 by default
-    on_nonfinite : "propagate", the default: NaN or Inf in a gradient on any rank makes it NaN on
-        all ranks, and the compressor undoes the step. "raise": all ranks raise an error that names
-        the tensor and, if it is compressed, rank and number of entries. An overflow of the residual
-        raises PeerFailure in both cases
+    on_nonfinite : "propagate", the default: if a gradient has NaN or Inf on any rank, its result is
+        NaN on all ranks, and the compressor undoes the step. "raise": all ranks raise an error that
+        names the tensor and, if it is compressed, rank and number of entries. An overflow of the
+        residual raises PeerFailure in both cases
     grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
         callable that returns the scale. Residuals are stored without the scale. None by default
     timeout_s : seconds after which an unfinished collective raises an error, 600 by default; None
@@ -307,8 +308,8 @@ class Builder:
 
     @classmethod
     def _check_alone(cls, configuration: Configuration) -> None:
-        """Raise InvalidOption if the compressor must compute an optimizer's updates, because no
-        such optimizer is given."""
+        """Raise InvalidOption if the memory must compute an optimizer's updates. Called if no
+        optimizer is given, or one whose updates no memory can compute."""
         memory = configuration.memory
         if memory.needs_optimizer:
             raise InvalidOption(
@@ -325,8 +326,8 @@ class Builder:
         steps: Any,
         scheduler: object,
     ) -> Rates | None:
-        """Return the learning rates that the densities follow, or None if the schedule is another.
-        Also warn if the run's mean density is too low."""
+        """Return the learning rates that the densities follow, or None if they follow no learning
+        rate. Also log a warning if the run's mean density is too low."""
         mean = None if steps is None else _mean_density(configuration, steps)
         low = "" if mean is None else too_few(mean, steps)
         if low:
@@ -410,7 +411,8 @@ def options_in(config: Report, optimizer: object) -> Report:
 def _take_steps(
     steps: int, options: dict[str, object], optimizer: object, selector: object
 ) -> None:
-    """Add the schedule and the default codec of ``steps=`` to the options."""
+    """Add to the options what ``steps=`` implies: a schedule by which densities follow the learning
+    rate, and the default codec of such runs. Options that are given are kept."""
     check_whole(steps, "steps", 1)
     if optimizer is None:
         raise InvalidOption(

@@ -114,8 +114,10 @@ class Methods(Builder):
         ----------
         optimizer : as for every method. Without it, the method uses ``momentum``, ``nesterov`` and
             ``weight_decay``, and the program's optimizer must have no momentum or weight decay
-        momentum, nesterov, masking, weight_decay, clip_norm : see ``MomentumCorrection``
-        sample_density : see ``DgcSampled``
+        momentum, nesterov, masking, weight_decay, clip_norm : options of the memory; see
+            ``MomentumCorrection``
+        sample_density : fraction of the entries from which the threshold is estimated; see
+            ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
@@ -197,8 +199,11 @@ class Methods(Builder):
         Parameters
         ----------
         variant : "ours", or "paper", which sets ``search="bisection", warm_start=False``
-        search, warm_start : see ``selectors.ldte_bs.LdteBs``; None for the variant's default
-        tolerance, max_passes : see ``selectors.ldte_bs.LdteBs``
+        search : how the next threshold is chosen: "log_count" or "bisection" (see
+            ``selectors.ldte_bs.LdteBs``); None for the variant's default
+        warm_start : whether the search starts from the previous threshold; None for the variant's
+            default
+        tolerance, max_passes : when the search ends; see ``selectors.ldte_bs.LdteBs``
         """
         published = is_as_published(variant, "ldte_bs")
         search = ("bisection" if published else "log_count") if search is None else search
@@ -239,8 +244,9 @@ class Methods(Builder):
         """Threshold from a fitted normal distribution, with error feedback.
         Paper: shi2019understanding.
 
-        The density is divided between both tails, as in the authors' code. Their Algorithm 1 and
-        ``variant="paper"`` use the one-sided quantile.
+        Each tail of the distribution gets half of the density, as in the authors' code. Their
+        Algorithm 1 and ``variant="paper"`` use the one-sided quantile, which gives each tail the
+        whole density.
 
         In the authors' code the density falls from epoch to epoch. Here this needs the option
         ``schedule``.
@@ -270,7 +276,8 @@ class Methods(Builder):
 
         Parameters
         ----------
-        distribution, stages : see ``Sidco``
+        distribution : kind of the fitted distributions; see ``Sidco``
+        stages : number of stages at the first step
         """
         return cls.build(
             params, selector=Sidco(density, distribution=distribution, stages=stages), **options
@@ -333,7 +340,8 @@ class Methods(Builder):
         """gTop-k: merge the ranks' selections along a tree, and keep k entries of every merge.
         Paper: shi2019gtopk.
 
-        The method has all parts of the paper; ``conserving=False`` is the paper's rule.
+        The method has all parts of the paper; ``conserving=False`` is the paper's rule for entries
+        that a merge drops.
 
         Parameters
         ----------
@@ -361,13 +369,13 @@ class Methods(Builder):
         Two parts differ from the paper. In the paper, an allreduce finds regions with equally many
         locally selected entries; here regions have equally many of the entries that the previous
         step applied. The paper balances the entries between ranks before the last collective; here
-        each rank sends a bounded number.
+        each rank sends a bounded number of entries.
 
         Parameters
         ----------
         variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' number for
             VGG-16
-        period : steps between exact evaluations of the local and the global threshold
+        period : number of steps between exact evaluations of the local and the global threshold
         warmup_steps : number of dense first steps; None for the variant's default
         """
         published = is_as_published(variant, "oktopk")
@@ -516,7 +524,8 @@ class Methods(Builder):
     ) -> Value:
         """Stochastic ternary gradients, without a residual.  Paper: wen2017terngrad.
 
-        In the paper, all ranks use the largest of their scales. Here every rank has its own scale.
+        The sent signs are multiplied by a scale. In the paper, all ranks use the largest of their
+        scales. Here every rank has its own scale.
 
         Parameters
         ----------

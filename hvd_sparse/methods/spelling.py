@@ -1,4 +1,4 @@
-"""The forms of methods and densities on command lines."""
+"""Methods, their options and densities, as they are written on command lines."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class SpelledMethod:
         return "density" in inspect.signature(getattr(Methods, self.name)).parameters
 
     def create(self, compression: type[Methods], params: object, **options: object) -> Value:
-        """Return the compressor that a frontend's ``Compression`` creates. Options from the command
-        line take precedence over ``options``."""
+        """Return the compressor that a frontend's ``Compression`` creates by this method. Options
+        from the command line take precedence over ``options``."""
         return getattr(compression, self.name)(params, **{**options, **self.options})
 
 
@@ -74,7 +74,8 @@ def read_method(text: str) -> SpelledMethod:
 
 def density_argument(text: str) -> Spelled:
     """Return the option ``density`` from its text, for ``argparse``: a number, a mapping of names
-    and globs as a Python literal, or "hiding", optionally with a ratio.
+    and globs as a Python literal, "hiding", or "hiding:300", where 300 is the largest compression
+    ratio.
 
     Raises
     ------

@@ -60,9 +60,10 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 def time_messages(
     collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None
 ) -> Samples:
-    """Return ``Samples`` from timed allgathers of messages with the given lengths, in bytes. All
-    ranks must call this function. The message of each repetition has a slightly different length,
-    so that the time includes Horovod's negotiation of a new length."""
+    """Time allgathers of messages with the given lengths, in bytes. Return for each length the
+    bytes that a rank receives, and the seconds of each repetition. All ranks must call this
+    function. The message of each repetition has a slightly different length, so that the time
+    includes Horovod's negotiation of a new length."""
     found, others = [], max(1, collective.world_size - 1)
     for number, size in enumerate(sizes):
         times, received = [], []
@@ -83,7 +84,8 @@ class Costs:
     wire : seconds of a message, as a function of the bytes that a rank receives
     work : seconds of selecting and encoding, as a function of the number of entries
     decode : seconds of decoding, as a function of the number of entries
-    encode_s : constant seconds of encoding a tensor, if ``work`` does not include them; else 0
+    encode_s : with ``select_over="group"``, constant seconds of encoding each tensor, which
+        ``work``, the time of a group, does not include; otherwise 0
     compressed : positions of the compressed tensors
     ready_s : by tensor name, seconds from the arrival of a step's first gradient to that of the
         tensor's gradient
@@ -167,7 +169,9 @@ def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
 
 
 def _wire(of_ranks: Sequence[Samples], header_bytes: float) -> Line:
-    """Return the time of a message, fitted to each repetition's time on the slowest rank."""
+    """Return the seconds of a message as a linear function of the bytes that a rank receives for
+    its tensors, without the ``header_bytes`` of the messages. The function is fitted to the slowest
+    rank's time of each repetition."""
     pairs: list[tuple[float, float]] = []
     for at_size in zip(*of_ranks):
         slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)

@@ -57,8 +57,8 @@ class GroupPlan:
 
     @classmethod
     def make(cls, costs: Costs) -> GroupPlan:
-        """Return the plan with the shortest predicted step, which may be that of the default
-        groups. All tensors of a group have gradients in the same steps."""
+        """Return the plan with the shortest predicted step. It may have the default groups, with
+        which the steps were measured. All tensors of a group have gradients in the same steps."""
         specs = costs.specs
         predicted_s = dict.fromkeys(WAYS, 0.0)
         chosen: Buckets = []
@@ -193,7 +193,8 @@ class Instance:
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds from the start of the step to the end of the plan's last message."""
+    """Return the seconds from the start of a step to the end of its last message, if layers are
+    grouped as in ``plan``."""
     stops = np.array(plan)
     starts = np.concatenate([[0], stops[:-1]])
     ready_s = np.cumsum(instance.compute_s(starts, stops))
@@ -220,9 +221,9 @@ def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
 
 
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
-    """Return the seconds from the start of the step to the end of the last message. The groups need
-    not be contiguous. All messages that are ready when the network becomes free are sent as one,
-    because Horovod fuses messages."""
+    """Return the seconds from the start of a step to the end of its last message. ``parts`` has the
+    layers of each group, which need not be neighbours. All messages that are ready when the network
+    becomes free are sent as one, because Horovod fuses messages."""
     complete = {max(part): list(part) for part in parts}
     selects = instance.select
     compute_s, messages = 0.0, []
@@ -247,9 +248,9 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 
 def best_plan(instance: Instance) -> Plan:
     """Return the plan whose step ends earliest, by dynamic programming over the boundaries of
-    groups. Groups are then joined by ``simplified``. If each group has a constant cost, the number
-    of groups is searched too, as far as ``EFFORT`` allows. shi2020mgs chooses greedily, which is
-    not optimal (docs/adr/0019-planner.md)."""
+    groups. Groups are then joined by ``simplified``. If each group costs a constant time of
+    selection, the number of groups is also searched, but ``EFFORT`` limits the numbers that are
+    tried. shi2020mgs chooses greedily, which is not optimal (docs/adr/0019-planner.md)."""
     size = instance.size
     call_s = 0.0 if instance.per_tensor else instance.select.start_s
     is_counted = call_s > 0.0
@@ -302,8 +303,9 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which it ends before the next message is
-        ready. The idea is that of shi2020lags; the rule ``largest_hidden`` is our own."""
+        """Choose for each message the largest density at which the message ends before the next one
+        is ready, or the smallest density if there is none. The idea is that of shi2020lags; the
+        rule ``largest_hidden`` is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max

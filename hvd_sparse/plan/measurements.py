@@ -52,7 +52,8 @@ class StepClock:
         self._has_failed = False
 
     def begin(self) -> float | None:
-        """Begin a step. Return the previous step's seconds; None if there was none or it failed."""
+        """Begin a step. Return the previous step's seconds; None if there was no previous step, or
+        if it failed."""
         now = time.perf_counter()
         last_s = None
         if self._began is not None and not self._has_failed:
@@ -61,7 +62,8 @@ class StepClock:
         return last_s
 
     def resume(self) -> None:
-        """Restart the timer of the current step, so that its time excludes the policy's work."""
+        """Restart the timer of the current step, so that its time excludes the comparison with
+        other ranks."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
@@ -72,8 +74,8 @@ class StepClock:
 
 
 class Departure:
-    """Detects whether step times change after a decision. It compares the median of later windows
-    of steps with the median of the first window."""
+    """Detects whether step times change after a decision. It compares the median step time of later
+    windows (``WINDOW`` steps) with that of the first window."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None
@@ -136,8 +138,8 @@ class Measurements:
         self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
 
     def came_first(self, now_s: float) -> None:
-        """Count the step's time from its first gradient, because in graphs of TensorFlow, ``begin``
-        runs before the first gradient arrives."""
+        """Called with each gradient in graphs of TensorFlow. With a step's first gradient, restart
+        the step's time, because in graphs ``begin`` runs before this gradient arrives."""
         if not self._step["ready"]:
             self._began_s, self._own_s = now_s, 0.0
 
@@ -168,12 +170,12 @@ class Measurements:
             self._step["encode"][key] = seconds
 
     def to_dict(self) -> Report:
-        """Return a JSON-serializable dict. All but "seen", "whole" and "steps" are medians over
-        the steps, by tensor name. If entries are selected from whole groups, groups take the
-        place of tensors.
+        """Return a JSON-serializable dict. All but "seen", "whole" and "steps" are medians over the
+        steps, by tensor name. If one selection is made over a group, "work" has its seconds by the
+        group's name.
 
-        "ready" : seconds from the step's first gradient to this gradient, without this package's
-            work
+        "ready" : seconds from the step's first gradient to the tensor's gradient, without this
+            package's work
         "work" : seconds of selecting and encoding
         "encode", "decode" : seconds of encoding and of decoding
         "nbytes" : bytes sent

@@ -33,8 +33,7 @@ ENOUGH = STEPS // 2 + 1
 
 class MeasuringPolicy(Policy):
     """Base class of policies that measure steps until all ranks adopt one decision, an object of
-    class ``kind``; then ``is_over`` is True. "Collective" below means that all ranks must make a
-    call in the same step."""
+    class ``kind``; then ``is_over`` is True."""
 
     kind: ClassVar[type[GroupPlan | HiddenDensities]]
     departed: ClassVar[str]
@@ -91,13 +90,15 @@ class MeasuringPolicy(Policy):
 
     @property
     def is_due(self) -> bool:
-        """Whether enough steps are measured for a decision; if so, ``next`` is collective."""
+        """Whether enough steps are measured for a decision. If so, all ranks must call ``next`` in
+        this step."""
         measured = self._steps - WARMUP
         return measured > 0 and measured % STEPS == 0
 
     def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step. Return the decision if the ranks adopt one in this step, else None.
-        Collective if ``is_due``. ``was_good`` is True if the step before succeeded."""
+        """Begin a step. If ``is_due``, all ranks must call this in the same step, because they
+        compare measurements. Return the decision if the ranks adopt one in this step, else None.
+        ``was_good`` is True if the previous step succeeded."""
         is_counted = was_good and self._steps > WARMUP
         if self.is_due:
             # Close the last measured step, so that its measurements are included.
@@ -131,8 +132,8 @@ class MeasuringPolicy(Policy):
         return decision
 
     def _decide(self, told: Sequence[State], samples: Sequence[Samples]) -> Report:
-        """Return the decision as a dict. Return an error as {"failure": text}, because the other
-        ranks wait for rank 0."""
+        """On rank 0, make the decision from the measurements of all ranks, and return it as a dict.
+        Return an error as {"failure": text}, because the other ranks wait for rank 0."""
         try:
             step = self._step
             costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
@@ -141,8 +142,9 @@ class MeasuringPolicy(Policy):
             return {"failure": f"{type(error).__name__}: {error}"}
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
-        """Begin a step after the decision, and measure again if step times have changed. Collective
-        if a window of steps has ended. No exchange is running during this call."""
+        """Begin a step after the decision, and measure again if step times have changed. If a
+        window of steps has ended, all ranks compare their times by a collective. This is possible,
+        because no exchange is running during this call."""
         self._clock.begins(position)
         departure = self._departure
         departure.begin(self._clock.begin())
@@ -228,8 +230,8 @@ class GraphPlannedGroups(PlannedGroups):
         self._told: object = None  # the groups that the program knows from ``replan``
 
     def replan(self, owner: Owner) -> bool:
-        """Begin a step. Return whether groups have changed, so that graphs must be traced again.
-        They also change if ``forget_world`` has dropped the plan since the last call."""
+        """Begin a step. Return whether the groups have changed since the last call, so that graphs
+        must be traced again. This is also the case if ``forget_world`` has dropped the plan."""
         self._clock.request()
         self.begin(owner, None)
         before, self._told = self._told, getattr(self.decision, "groups", None)
@@ -276,7 +278,7 @@ class HidingPolicy(MeasuringPolicy):
 
     def _take_loaded(self, owner: Owner) -> None:
         """Check that all ranks have loaded the same densities, and stop measuring if they have
-        loaded any. Collective."""
+        loaded any. All ranks call this in the same step."""
         mine, self._loaded = self._loaded, None
         told = tell_all(owner, self._timing, f"{self._name}.loaded", mine)
         if any(theirs != mine for theirs in told):

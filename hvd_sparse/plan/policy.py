@@ -1,10 +1,10 @@
 """Policies decide in each step how gradients are sent. The policy of ``Compression.auto`` is here.
 
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
-uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends if the first
-measured step is far slower than the best way so far. A step is timed from its first gradient to its
-last result. All ranks compare the slowest rank's medians, so all choose the same way at the same
-step.
+uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends early if the
+first measured step is far slower than the best way so far. A step is timed from its first gradient
+to its last result. All ranks compare the slowest rank's medians, so all choose the same way at the
+same step.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Verdict:
 
 
 class Owner(Protocol):
-    """The part of a compressor that policies use. Every call passes the owner, because a policy
-    that stored it would make a reference cycle."""
+    """The attributes and methods of a compressor that policies use. Every call passes the owner,
+    because a policy that stored it would make a reference cycle."""
 
     name: str
     configuration: Configuration
@@ -85,7 +85,7 @@ class Owner(Protocol):
         """Use measured densities, by tensor name. Other tensors get the smallest density."""
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
-        """Return an error whose message also names the ranks that are behind."""
+        """Return an error whose message also names the ranks for which the others wait."""
 
 
 class Policy:
@@ -96,8 +96,9 @@ class Policy:
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        """Called with each gradient before the compression. Return the gradient's way: one of
-        ``WAYS``, or ``EVERYTHING``. ``position`` is None for an unregistered tensor."""
+        """Called with each gradient before the compression. Return how to send the gradient: one of
+        ``WAYS``, or ``EVERYTHING``, which means dense with the residual. ``position`` is None for
+        an unregistered tensor."""
         return SPARSE
 
     def sent(self, position: int, ticket: Ticket) -> None:
@@ -105,7 +106,8 @@ class Policy:
 
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         """Called in place of ``sent`` in TensorFlow graphs. The gradient arrived at the time
-        ``came_s``; ``everything`` is True if its way was ``EVERYTHING``."""
+        ``came_s``, in seconds. ``everything`` is True if ``begin`` returned ``EVERYTHING`` for
+        it."""
 
     def end(self) -> None:
         """Called when the program requests a result. The next gradient begins a step."""
@@ -135,7 +137,8 @@ class Policy:
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:
-    """Return a context for a policy's collectives. If one times out, the error names ``what``."""
+    """Return a context for a policy's collectives. ``what`` is their purpose, which the error names
+    if one of them times out."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
     ledger.begin_wait()
@@ -148,7 +151,9 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
-    """Return all ranks' JSON-serializable values, in rank order. ``what`` is as in ``waiting``."""
+    """Send a JSON-serializable value to all ranks, and return all ranks' values in rank order.
+    ``name`` is the name of the collective, and ``what`` its purpose, which the error of a timeout
+    names."""
     with waiting(owner, what):
         limit_s = owner.configuration.timeout_s
         return Gatherer(owner.collective, name, limit_s).tell_all(mine)
@@ -190,8 +195,9 @@ class Trial:
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
     def next(self, last_s: float | None, agree: Agree) -> str:
-        """Return the way of the step that begins. ``last_s`` is the time of the previous step in
-        seconds; None if that step failed."""
+        """Return the way in which the step that begins sends its gradients. All ranks get the same
+        way; to compare their times, they run the collective ``agree``. ``last_s`` is the time of
+        the previous step in seconds; None if that step failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -202,7 +208,8 @@ class Trial:
         return self.ways[self._turn] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
-        """Go on to the next way if this one is measured or too slow; after the last, decide."""
+        """Go on to the next way if the current way has been measured ``steps`` times, or if its
+        first measured step was too slow. After the last way, choose the fastest."""
         measured = self._done - WARMUP
         is_probed = measured == 1 and self._medians
         if not is_probed and measured < self.steps:
@@ -234,10 +241,10 @@ class Trial:
 class Fallback(Policy):
     """Policy of ``Compression.auto``, which sends gradients in the way that its trial chose.
 
-    If this way is dense, Horovod reduces the gradients as it does without a compressor. Before the
-    first such step, each tensor has one step in which its residual is sent too (``EVERYTHING``). If
-    ``sends_all``, every dense step sends all entries that the memory holds, because the memory
-    computes the optimizer's momentum.
+    If this way is "dense" or "fp16", Horovod reduces the gradients as it does without a compressor.
+    Before the first such step, each tensor has one step in which its residual is sent too
+    (``EVERYTHING``). If ``sends_all``, every dense step sends all entries that the memory holds,
+    because the memory computes the optimizer's momentum.
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:

@@ -26,8 +26,9 @@ def one_per_tensor(
 
 
 def merge_small(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return buckets of neighbouring tensors, most of them with at least ``BUCKET_BYTES``. The last
-    tensors come first, because most backward passes compute gradients in this order."""
+    """Return buckets of neighbouring tensors. Tensors are added to a bucket until it is expected to
+    send ``BUCKET_BYTES`` or more. The model's last tensors are in the first bucket, because most
+    backward passes compute gradients in this order."""
     plan: list[tuple[int, ...]] = []
     members: list[int] = []
     filled = 0.0
@@ -44,8 +45,9 @@ def merge_small(specs: Sequence[TensorSpec], configuration: Configuration) -> li
 
 
 def grouped(specs: Sequence[TensorSpec], configuration: Configuration) -> list[tuple[int, ...]]:
-    """Return the buckets for the option ``groups``: tuples of tensors' positions. A compressed
-    tensor that no group names has its own bucket. Raises InvalidOption for unknown names."""
+    """Return the buckets for the option ``groups``. Each bucket is a tuple of its tensors'
+    positions. A compressed tensor that no group names has its own bucket. Raises InvalidOption for
+    unknown names."""
     groups = configuration.groups
     if groups is None and configuration.hides:
         return one_per_tensor(specs, configuration)  # each layer has its own density

@@ -25,7 +25,8 @@ NOTHING = np.empty(0, np.float32)
 
 
 class Conversation:
-    """A running exchange; ``pending`` is the collective for which the exchange waits."""
+    """A running exchange: the collectives that send a bucket's entries, one after the other.
+    ``pending`` is the collective that runs now; None after the last one."""
 
     def __init__(self, generator: Exchanging, collective: Collective, name: str) -> None:
         self._generator = generator
@@ -121,8 +122,8 @@ class Driver:
         is_dropped: bool = False,
     ) -> np.ndarray:
         """Return a tensor's reduced gradient, flat. After any error, the step is rolled back for
-        all its tensors. With ``is_dropped``, no rank uses the result: an empty array is returned,
-        and the caller calls ``Transactions.drop``."""
+        all its tensors. With ``is_dropped``, no rank uses the result. Then an empty array is
+        returned, and the caller undoes the tensor's step by ``Transactions.drop``."""
         if ticket.run.failure is not None:
             raise ticket.run.failure
         # The errors of unregistered gradients must reach the other ranks before this rank raises.
@@ -154,9 +155,9 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Start the exchanges of all buckets, because other ranks may wait for them. In these
-        exchanges, this rank's messages report its error about an unregistered tensor. Then raise
-        PeerFailure with this error."""
+        """Raise PeerFailure with this rank's error about an unregistered tensor. Before that, start
+        the exchanges of all buckets, because other ranks may wait for them. This rank's messages in
+        these exchanges report the error."""
         run = ticket.run
         for index, members in enumerate(self.step.buckets):
             bucket = run.open(index, members)
@@ -169,9 +170,10 @@ class Driver:
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
     ) -> NoReturn:
-        """Finish the step's exchanges, because the other ranks wait for them. Then roll the step
-        back, and raise ``error``, or the exchanges' own error if they fail. ``carried`` is a ticket
-        with its reduced carrier (see ``wire.carrier``), which is checked first."""
+        """Roll a step back because of ``error``, and raise ``error``. Before that, finish the
+        step's exchanges, because the other ranks wait for them; if an exchange fails, its error is
+        raised instead. ``carried`` is a ticket (the record of one gradient) and its reduced carrier
+        (see ``wire.carrier``). If it is given, the carrier is checked first."""
         try:
             if carried is not None:
                 self.step.report(*carried)
@@ -183,8 +185,9 @@ class Driver:
         raise error
 
     def _discard_old(self, run: StepRun) -> None:
-        """Make ``run`` the current step. First finish the exchanges that a failed step has left
-        behind, because the exchanges of the new step have the same names."""
+        """Make ``run``, the record of a new step, the current step. First finish the exchanges that
+        a failed step has not finished, because the exchanges of the new step have the same
+        names."""
         self._current = run
         for bucket, its_run in self._coming.copy():
             if its_run is not run:

@@ -29,7 +29,8 @@ from hvd_sparse.types import Selection, TensorSpec
 
 def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     """Make one selection from the vectors (residual + gradient) of several tensors, and encode each
-    tensor's share of it. All vectors have one dtype. ``tickets`` has the same order on all ranks.
+    tensor's share of it. All vectors have one dtype. ``tickets`` has the record of each tensor's
+    step, in the same order on all ranks.
     """
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
@@ -98,8 +99,8 @@ def _cut_of_all(
     aim: Aim,
     context: Context,
 ) -> Found | None:
-    """Return a selection from the extracted entries, or None if the selector must search the whole
-    vectors instead."""
+    """Return a selection from the entries that were extracted while the gradients were added to the
+    residuals. Return None if the selector must search the whole vectors instead."""
     regions, start = [], 0
     for taken, vector in zip(lists, vectors):
         if taken is None:

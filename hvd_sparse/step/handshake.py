@@ -47,7 +47,8 @@ def keeps_subnormals() -> bool:
 
 
 def handshake(document: Report, gatherer: Gatherer) -> None:
-    """Compare all ranks' documents. Raises RankMismatch, which lists the documents' differences."""
+    """Compare all ranks' documents, which ``describe_rank`` makes from their options and tensors.
+    Raises RankMismatch, which lists the documents' differences."""
     text = json.dumps(document, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
     digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())

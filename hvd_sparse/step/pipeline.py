@@ -38,8 +38,9 @@ tensor, or its aim's capacity if that is larger."""
 
 
 class Pipeline:
-    """Runs a configuration's memory, selector and codec on a tensor, in the order that the module's
-    docstring gives. ``Step.meet`` sets ``rank`` and ``world_size``."""
+    """Processes one tensor in one step: the memory adds the gradient to the residual, the selector
+    chooses entries, the codec encodes them, and the memory keeps the others. ``Step.meet`` sets
+    ``rank`` and ``world_size``."""
 
     rank, world_size = 0, 1
 
@@ -55,7 +56,7 @@ class Pipeline:
         self.use(configuration.exchange)
 
     def use(self, exchange: Exchange) -> None:
-        """Set the exchange, between steps."""
+        """Set the exchange of the next steps. Called only between steps."""
         self.exchange = exchange
         self.selects_late = not exchange.settles_later and not exchange.sums_first
         """Whether selection may wait until the bucket's message is made. The carrier
@@ -74,7 +75,10 @@ class Pipeline:
         """Process a tensor's flat gradient, and return this rank's contribution to the step.
 
         is_summed : ``gradient`` is already the ranks' sum, for this rank's part of the tensor
-        accumulated : the result of the pass, if ``begin`` has launched the pass
+        dense : send the whole accumulated vector, not a selection
+        parts : selector and codec of this step; None to take them from the configuration
+        accumulated : residual + gradient, if ``begin`` has already launched the kernel that adds
+            them; otherwise None
         """
         if self.exchange.sums_first and not is_summed:
             return self._send_whole(state, gradient, dense=dense)
@@ -113,21 +117,23 @@ class Pipeline:
             raise
 
     def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Launch a tensor's pass on its device, and return before the pass has ended."""
+        """Launch, on a tensor's device, the kernel that adds the gradient to the residual. Return
+        before the kernel has ended; ``send`` uses its result later."""
         state = ticket.state
         aim = ticket.parts.selector.aim(state.spec.numel, *state.start)
         state.memory.step, ticket.gradient = state.steps, gradient
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
     def wait(self, ticket: TensorStep, gradient: np.ndarray) -> None:
-        """Add a gradient to the tensor's residual. ``step.group_selection`` selects and encodes
-        entries later."""
+        """Add a gradient to the tensor's residual, for a tensor that shares one selection with its
+        group. ``step.group_selection`` later selects and encodes entries."""
         ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
         ticket.accumulated = self._accumulate(ticket.state, gradient, ticket.aim)
 
     def _send_whole(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
-        """Return the whole gradient, for exchanges that sum before they select. On a dense step,
-        this rank's residual is added to the part of the gradient that it covers."""
+        """Return the whole gradient, for exchanges that sum gradients before the selection. This
+        rank keeps the residual of only a part of the tensor. On a dense step, it adds this residual
+        to the same part of the gradient."""
         if not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
         # A copy, because the program may write to the gradient while Horovod sums.
@@ -140,8 +146,9 @@ class Pipeline:
         return Outgoing(dense=whole)
 
     def send_nothing(self, state: TensorState, selector: Selector, *, dense: bool) -> Outgoing:
-        """Return an empty contribution, for a gradient with NaN or Inf. The carrier's flag or the
-        missing frame reports the reason to the other ranks."""
+        """Return a contribution without entries, for a gradient with NaN or Inf. The other ranks
+        learn of the NaN or Inf from a flag in the carrier or, if the carrier was sent earlier, from
+        the missing frame (the encoded entries)."""
         spec, exchange = state.spec, self.exchange
         if not dense and not exchange.settles_later and not exchange.sums_first:
             return Outgoing()
@@ -178,10 +185,10 @@ class Pipeline:
         return accumulated
 
     def _may_hold(self, parts: StepParts) -> bool:
-        """The surplus consists of the entries that a pass on a device extracted but the selector
-        did not select. Return whether they may be added back to the vector later, by the kernel
-        launch that writes the bucket's sums. This requires that no code reads the vector until
-        then, and that a failed step discards the vector."""
+        """Return whether the surplus may be added back to its vector late, by the kernel launch
+        that writes the bucket's sums. The surplus consists of the entries that a pass on a device
+        extracted, but the selector did not select. It may be added back late if no code reads the
+        vector before, and if a failed step discards the vector."""
         return (
             self.configuration.rollback
             and not self.observes
@@ -190,9 +197,10 @@ class Pipeline:
         )
 
     def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return an ``Aim`` at or slightly below the group's previous threshold, for the kernel
-        that adds a tensor's gradient to its residual. Return None if the tensor was last selected
-        alone, and without ``rollback``, because an error could then lose the extracted entries."""
+        """Return the aim: a threshold at which the kernel that adds a tensor's gradient also
+        extracts entries. This is the group's previous threshold, or a slightly lower one. Return
+        None, to extract no entries, if the tensor's last selection was not over a group; and
+        without ``rollback``, because an error could then lose the extracted entries."""
         if not self.configuration.rollback or state.selected_in == state.spec.key:
             return None
         numel = state.spec.numel
@@ -201,8 +209,8 @@ class Pipeline:
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def _put_back(self, accumulated: Accumulated) -> None:
-        """Add extracted entries back to their vector. Without ``rollback``, the vector is the only
-        buffer, and the entries would be lost."""
+        """After an error, add extracted entries back to the vector from which they were taken.
+        Without ``rollback``, this vector is the only buffer, and the entries would be lost."""
         if accumulated.taking is not None and accumulated.taking.taken is not None:
             self.kernels.restore(accumulated.vector, accumulated.taking.taken)
 
@@ -214,7 +222,8 @@ class Pipeline:
         vector: np.ndarray,
         selected_in: str,
     ) -> Outgoing:
-        """Encode selected entries, keep the others in the memory, and return the contribution."""
+        """Encode the selected entries, keep the other entries in the memory, and return this rank's
+        contribution to the step. ``selected_in`` names the tensor or the group of the selection."""
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
@@ -263,8 +272,8 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
 
 
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
-    """Return the vector, and those of its entries that were extracted but not selected. Return None
-    if there are no such entries."""
+    """Return the accumulated vector and its surplus: entries that were extracted while the gradient
+    was added, but that the selector did not select. Return None if there are no such entries."""
     taken = None if accumulated.taking is None else accumulated.taking.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
@@ -274,9 +283,9 @@ def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Select
 def _find(
     selector: Selector, aim: Aim | None, accumulated: Accumulated, context: Context, *, holds: bool
 ) -> Found:
-    """Return a selection: from the entries that the pass extracted if these suffice, otherwise from
-    the whole vector. Extracted entries that are not selected are added back to the vector, unless
-    ``holds`` states that the caller does this later."""
+    """Return a selection: from the entries that were extracted while the gradient was added, if
+    these suffice, otherwise from the whole vector. Extracted entries that are not selected are
+    added back to the vector, unless ``holds`` states that the caller does this later."""
     vector, taking, kernels = accumulated.vector, accumulated.taking, context.kernels
     if aim is None or taking is None:
         return selector.find(vector, context)
@@ -304,7 +313,8 @@ def cut_down(
     into: np.ndarray | None,
 ) -> Found:
     """Return the extracted entries that the selector's decision ``cut`` keeps, with the values to
-    send. The others are added back to the vector ``into``, unless it is None."""
+    send. The other extracted entries are added back to the vector ``into``; if ``into`` is None,
+    they are left out."""
     selection, threshold = taken, aim.threshold
     if cut.count < taken.indices.size:
         selection, threshold = kernels.trim(taken, cut.count, into)
@@ -358,8 +368,9 @@ def _not_finite(gradient: np.ndarray, spec: TensorSpec) -> NonFiniteGradient:
 def _observe(
     state: TensorState, vector: np.ndarray, sent: Selection, is_taken: bool
 ) -> tuple[float, float, int]:
-    """Return the norms and the staleness for ``Outgoing.observed``. ``is_taken`` states that the
-    vector has zeros at the sent entries."""
+    """Return what telemetry measures on a sparse step: the squared L2 norm of the entries that are
+    not sent, the squared L2 norm of the accumulated vector, and the sum of the sent entries' ages
+    in steps. ``is_taken`` states that the vector already has zeros at the sent entries."""
     there = _squared(vector)
     if is_taken:
         kept, there = there, there + _squared(sent.values)

@@ -1,5 +1,6 @@
-"""The receiving half of a step, which sums all ranks' contributions and returns the results. A
-carrier (``wire.carrier``) is the small array that Horovod reduces in place of a gradient."""
+"""The receiving half of a step, which sums the entries of all ranks and returns the reduced
+gradients. A carrier (``wire.carrier``) is the small array that Horovod reduces in place of a
+gradient."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ factors are at most 1."""
 
 Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
-"""A request to write factor * sum: tensor, codec, parts, flat array for the result, factor."""
+"""A request to write a tensor's sum, multiplied by a factor: the tensor, the codec, the received
+selections, the flat array for the result, and the factor."""
 
 
 class Receiver:
@@ -51,8 +53,8 @@ class Receiver:
         self.applied: dict[str, int] = {}
 
     def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store the results of an exchange. If the exchange determines which entries leave the
-        residuals (``settles_later``), update the memories."""
+        """Store what a bucket's exchange returned for each tensor. If the exchange determines which
+        entries leave the residuals (``settles_later``), update the memories, too."""
         bucket.arrivals = arrivals
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
@@ -69,7 +71,9 @@ class Receiver:
                     self.pipeline.settle(ticket, arrival)
 
     def report(self, ticket: Ticket, reduced: np.ndarray) -> CarrierReport:
-        """Return the reduced carrier's content. Raises the errors of ``CarrierLayout.read``."""
+        """Return what the reduced carrier reports: Horovod's factor, and how many ranks failed or
+        had NaN or Inf. Raises the errors of ``CarrierLayout.read``, for example if ranks are at
+        different steps."""
         # Store it, because decompress needs it before the wait and again for the factor.
         if ticket.report is None:
             layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
@@ -83,7 +87,8 @@ class Receiver:
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """Return a tensor's reduced gradient, flat. ``reduced`` is Horovod's result for the array
-        of ``compress``; ``parameter`` is the tensor's value, flat, if the memory needs it."""
+        that ``compress`` returned. ``parameter`` is the parameter's current value, flat, if the
+        memory needs it."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # For all other tickets, ``_check`` has raised an error.
@@ -142,9 +147,9 @@ class Receiver:
             )
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
-        """Write a tensor's sum, and return an upper bound of the sum's magnitudes. Return None, on
-        all ranks alike, if a gradient has NaN or Inf or the sum overflows. Horovod has multiplied
-        the carriers' sum by ``factor``."""
+        """Write the sum of all ranks' entries of a tensor, multiplied by ``factor``, which Horovod
+        has applied to the carrier. Return an upper bound of the magnitudes in the sum. Return None,
+        on all ranks alike, if a gradient has NaN or Inf or the sum overflows."""
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals[ticket.position]
         if not arrival.is_finite:
@@ -177,10 +182,11 @@ class Receiver:
         return ticket.out
 
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
-        """Write a bucket's sums in one call, with the factor of the first carrier, and return upper
-        bounds of their magnitudes, by position. ``_sum`` writes the sums that this call leaves out:
-        those that have another factor, may overflow, or belong to tensors on the host while spans
-        are recorded."""
+        """Write the sums of a bucket's tensors in one call. Return upper bounds of their
+        magnitudes, by position. All sums are multiplied by ``factor``, which was read from the
+        bucket's first carrier. Three kinds of sums are left to ``_sum``: those whose own carrier
+        has another factor, those that may overflow, and, while spans are recorded, those of tensors
+        on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
         for position, ticket in bucket.sending.items():
@@ -197,9 +203,10 @@ class Receiver:
         return {position: most for position, most in zip(places, bounds) if most is not None}
 
     def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return the tickets' surplus: entries that a pass extracted but the selector did not
-        select, to be added back to their vectors. A second call returns none of them. The surplus
-        of failed steps is not returned, because their vectors are discarded."""
+        """Return the surplus of the given tensors: entries that were taken out of the accumulated
+        vector as candidates, but not selected, and must be added back to it. Each surplus is
+        returned once, so a second call returns nothing. The surplus of failed steps is not
+        returned, because their vectors are discarded."""
         found = []
         for ticket in tickets:
             sent = ticket.outgoing
@@ -213,8 +220,9 @@ class Receiver:
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the optimizer's input, equal on all ranks, for a tensor that Horovod reduced
-        uncompressed. NaN and Inf are detected in ``reduced``, because no carrier reports them."""
+        """Return the gradient for the optimizer, for a tensor that Horovod reduced uncompressed. It
+        is equal on all ranks. NaN and Inf are detected in ``reduced``, because no carrier reports
+        them."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:
@@ -235,9 +243,10 @@ class Receiver:
         is_finite: bool,
         most: float = math.inf,
     ) -> np.ndarray:
-        """Return the gradient after the memory's ``finish``, times the loss scale. If the result
-        has NaN or Inf, on all ranks alike, the step has no effect. ``most`` is an upper bound of
-        the magnitudes in ``reduced``."""
+        """Return the gradient for the optimizer: ``reduced``, processed by the memory
+        (``Memory.finish``) and multiplied by the loss scale. If it has NaN or Inf, which all ranks
+        notice alike, raise NonFiniteGradient or return NaN, as ``on_nonfinite`` asks, and the step
+        has no effect. ``most`` is an upper bound of the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
         if is_finite and self.finishes and ticket.state is not None:
@@ -292,10 +301,10 @@ def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:
 
 
 def write_sum(given: Sum, kernels: Kernels) -> float:
-    """Write the sum that ``given`` requests to the array in ``given``, and return an upper bound of
-    the sum's magnitudes, infinite if unknown. Raises CorruptPayload if a payload is not for this
-    tensor. If the sum overflows, all ranks raise NonFiniteGradient and leave the array unchanged.
-    """
+    """Write the sum that ``given`` requests to the array in ``given``. Return an upper bound of the
+    magnitudes in the sum; it is infinite if unknown. Raises CorruptPayload if received entries are
+    not for this tensor. If the sum overflows, all ranks raise NonFiniteGradient and leave the array
+    unchanged."""
     spec, codec, parts, out, factor = given
     arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
     is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
@@ -306,9 +315,9 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write a bucket's sums, and add the ``surplus`` back to its vectors. Return an upper bound of
-    each sum's magnitudes, or None for a sum that is not written, because a frame is corrupt or the
-    sum may overflow."""
+    """Write a bucket's sums. In the same call, add the entries in ``surplus`` back to the vectors
+    from which they were taken. Return an upper bound of each sum's magnitudes, or None for a sum
+    that is not written, because a frame is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
     for place, (spec, codec, parts, out, factor) in enumerate(sums):
         if bounds[place] is not None:
@@ -326,8 +335,9 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
 
 
 def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
-    """Write the sums whose codec and dtype are those of the first one that compiled code supports.
-    Return what ``_write_sums`` returns."""
+    """Write those sums that compiled code supports and that have the codec and the dtype of the
+    first such sum. Return an upper bound of each sum's magnitudes, or None for a sum that is not
+    written."""
     bounds: list[float | None] = [None] * len(sums)
     places: list[int] = []
     rows: list[Row] = []
@@ -375,9 +385,10 @@ def _gather(
     codec: Codec,
     kernels: Kernels,
 ) -> tuple[list[Selection], float]:
-    """Decode the parts of a tensor. Return selections with indices in the whole tensor, and an
-    upper bound of the magnitudes in their sum, which ignores rounding. The bound is infinite or NaN
-    if the sum may overflow. Raises CorruptPayload if a part is not for this tensor."""
+    """Decode the selections that were received for a tensor. Return them with indices in the whole
+    tensor, and an upper bound of the magnitudes in their sum. The bound ignores rounding; it is
+    infinite or NaN if the sum may overflow. Raises CorruptPayload if a selection is not for this
+    tensor."""
     arrived, most = [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start

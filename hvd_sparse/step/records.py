@@ -39,11 +39,13 @@ class Late(Protocol):
 
 class Devices(Protocol):
     def zeros_of(self, position: int) -> Zeros | None:
-        """Return the function that allocates zeros on a tensor's device; None on the host."""
+        """Return the function that allocates zeros on a tensor's device; None if the tensor is on
+        the host."""
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        """Launch a bucket's passes (see ``step.pipeline``), and begin to copy their results to the
-        host. Return at once, with a function that returns whether all copies are complete."""
+        """Launch a bucket's passes (the kernels that add gradients to residuals), and begin to copy
+        their results, ``answers``, and the gradients ``late`` to the host. Return at once, with a
+        function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         """Run independent functions, one for each tensor. When all of them wait for values from a
@@ -54,7 +56,8 @@ class Devices(Protocol):
 class BucketRun:
     """One bucket in one step. Tensors are given by their positions.
 
-    entered, sending : tensors for which ``compress`` was called, and those that send a selection
+    members : all tensors of the bucket
+    entered, sending : members for which ``compress`` was called, and those that send a selection
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : function that returns whether all copies from devices are complete; None before
         they are started
@@ -79,6 +82,7 @@ class BucketRun:
 class StepRun:
     """One step of all tensors. Tensors are given by their positions.
 
+    entered, completed : tensors whose gradients have arrived, and those whose results are returned
     errors : errors of this rank about unregistered tensors
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
@@ -134,7 +138,8 @@ class TensorStep(Ticket):
     late : the gradient, multiplied by the loss scale, until ``fetch`` reads it
     gradient : the gradient without the loss scale, until the selection is made
     accumulated : residual + gradient, until the selection is made; a device may still compute it
-    aim : if selection is over a group, the threshold at which the pass extracted entries
+    aim : if selection is over a group, the threshold at which entries were extracted while the
+        gradient was added to the residual
     out : the flat array for the result, until the result is returned
     """
 

@@ -37,8 +37,9 @@ SPARE_BYTES = 24
 
 
 class NotedPasses:
-    """The engine's kernels, except that ``accumulate_and_take`` does nothing but record its call in
-    ``noted``. ``OutgoingRows.send`` runs the call later, together with others."""
+    """The engine's kernels, except that ``accumulate_and_take``, which adds a gradient to the
+    residual, only records its call in ``noted``. ``OutgoingRows.send`` runs the call later,
+    together with others."""
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
@@ -62,8 +63,8 @@ class NotedPasses:
 
 
 class OutgoingRows:
-    """The rows of one bucket, each for a tensor. All rows have the dtype and the codec of the
-    first."""
+    """The rows of one bucket: for each tensor, the arguments of the compiled code that makes its
+    frame (encoded selection). All rows have the dtype and the codec of the first row."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         is_bounded = pipeline.configuration.max_gathered_bytes is not None
@@ -77,7 +78,8 @@ class OutgoingRows:
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
-        """Add a row for a tensor if compiled code supports its memory, selector and codec."""
+        """Add a row for a tensor if compiled code supports its memory, selector and codec.
+        Otherwise do nothing; the pipeline then processes the tensor."""
         state, parts = ticket.state, ticket.parts
         spec, selector, codec = state.spec, parts.selector, parts.codec
         if (
@@ -126,8 +128,8 @@ class OutgoingRows:
         return address(sent_in), address(shares), shares.size, step
 
     def send(self) -> None:
-        """Run compiled code on all rows. Tensors for which a threshold must be searched are left to
-        the pipeline."""
+        """Run compiled code on all rows, and store the resulting frames in the tickets. Tensors for
+        which a threshold must be searched are left to the pipeline."""
         if not self._rows:
             return
         table = np.frombuffer(bytearray().join(self._rows), SENT)  # writable
@@ -176,7 +178,9 @@ class OutgoingRows:
         threshold: float,
         margin: float,
     ) -> None:
-        """Record the sent entries, as ``Pipeline.send_found`` does."""
+        """Store a tensor's frame (encoded selection) in its ticket. Pass the threshold and the
+        margin (``selectors._aim``) to the tensor's state, for its next step, and the sent entries
+        to its memory. ``Pipeline.send_found`` does this for other tensors."""
         state, ticket.gradient = ticket.state, None
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:

@@ -33,6 +33,7 @@ class Session:
     average : ``reduce`` returns the mean over ranks; if False, the sum
     buckets : positions of the tensors of every bucket; None for the buckets that the
         configuration's option ``groups`` gives
+    kernels : the array functions to use; plain numpy by default
 
     Raises
     ------

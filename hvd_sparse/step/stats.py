@@ -150,7 +150,8 @@ def summed(each: Iterable[Mapping[str, float]]) -> Counts:
 
 
 def figures(counts: Counts) -> Report:
-    """Return the figures that ``Stats.report`` and the records of telemetry have in common."""
+    """Return the figures that both ``Stats.report`` and the records of telemetry contain: the
+    counters in ``COUNTS``, the achieved density, the contraction and the staleness."""
     total, accumulated = counts["entries_total"], counts["accumulated"]
     entries = counts["entries_measured"]
     return {

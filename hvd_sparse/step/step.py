@@ -60,11 +60,12 @@ class Step(Receiver):
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
     padding : pads the messages of exchanges; None if they are not padded or the collective pads
         them
-    counts_together : whether the collectives count the bytes of all ranks together, with 32 bits
+    counts_together : whether the largest size of a collective, ``MOST_BYTES``, bounds the bytes of
+        all ranks together
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
         the learning rate; None if the frontend has none
-    references : for each parameter group, the learning rate with which later ones are compared;
-        empty if densities do not follow the learning rate
+    references : for each parameter group of the optimizer, the learning rate with which later rates
+        are compared; empty if densities do not follow the learning rate
     """
 
     def __init__(
@@ -101,8 +102,8 @@ class Step(Receiver):
     def regroup(self, buckets: Sequence[tuple[int, ...]], *, is_over: bool = False) -> None:
         """Use other buckets from the next step on. All ranks must pass the same buckets. Raises
         InvalidOption if a tensor of the current step has no result yet, unless ``is_over`` states
-        that no caller waits for a result. Raises it also if ``select_over`` is "group" and the
-        vectors of a group cannot be joined."""
+        that no caller waits for a result. Raises it also if ``select_over`` is "group", and the
+        vectors of a group have different dtypes or too many entries to be joined."""
         self.transactions.close(is_over=is_over)
         self._set_buckets(buckets)
 
@@ -112,8 +113,8 @@ class Step(Receiver):
         self.bucket_of = {position: i for i, members in enumerate(buckets) for position in members}
 
     def put_bucket(self, index: int, members: tuple[int, ...]) -> None:
-        """Replace a bucket, or append one, before its members enter a step. All ranks must do this
-        alike."""
+        """Replace the bucket number ``index`` by a bucket of the tensors ``members``, or append
+        this bucket. Called before these tensors enter a step. All ranks must do this alike."""
         check_merged(self.specs, [members], self.configuration)
         self.buckets[index : index + 1] = [members]
         self.bucket_of |= dict.fromkeys(members, index)
@@ -128,8 +129,8 @@ class Step(Receiver):
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
     def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Before the first step, and after the ranks have changed, set the ranks' nodes (None if
-        unknown). Choose the exchange if it is "auto"."""
+        """Set which node each rank is on (``nodes`` is None if unknown), and choose the exchange if
+        it is "auto". Called before the first step, and after the ranks have changed."""
         placement = self.configuration.exchange.placement(rank, world_size, nodes)
         if placement is None:
             return
@@ -153,9 +154,10 @@ class Step(Receiver):
     # -- a tensor begins its step -----------------------------------------------------------------
 
     def enter_dense(self, position: int, scale: float = 1.0, nbytes: int = 0) -> Ticket:
-        """Begin an uncompressed tensor's step, and return a ticket. A memory that ``finishes`` all
-        reduced gradients also processes this tensor's gradient. The exception: if the program
-        passed its optimizer to the compressor, the optimizer updates the tensor by itself."""
+        """Begin the step of a tensor that Horovod reduces uncompressed, and return a ticket, the
+        record of its gradient. A memory that ``finishes`` all reduced gradients also processes this
+        one. But if the program passed its optimizer to the compressor, the optimizer itself updates
+        this tensor. ``nbytes`` is the number of bytes to count as sent."""
         transactions, state = self.transactions, None
         with transactions.lock:
             self.stats.bytes["dense"] += nbytes
@@ -266,8 +268,10 @@ class Step(Receiver):
         )
 
     def _note_nonfinite(self, ticket: TensorStep, error: NonFiniteGradient, *, dense: bool) -> None:
-        """Report NaN or Inf to the other ranks by sending no entries and, if the carrier is not yet
-        sent, by its flag. Fail if ``on_nonfinite`` is "raise" or if only the sum overflowed."""
+        """Report NaN or Inf in a gradient to the other ranks: send no entries, and set the
+        carrier's flag if the carrier is not yet sent. Two cases are reported as a failure, so that
+        all ranks raise an error: ``on_nonfinite`` is "raise", or only the sum of gradient and
+        residual overflowed."""
         ticket.is_finite = False
         if self.configuration.on_nonfinite == "raise" or not error.is_of_gradient:
             ticket.fail(error)
@@ -326,8 +330,9 @@ class Step(Receiver):
     # -- a bucket is full -------------------------------------------------------------------------
 
     def begin_passes(self, bucket: BucketRun) -> None:
-        """Launch a bucket's passes on devices, and begin to copy their results to the host. Errors
-        are not raised here: if a pass was not launched, reading its result later raises one."""
+        """Launch a bucket's passes (the kernels that add gradients to residuals) on devices, and
+        begin to copy their results to the host. Errors are not raised here: if a pass was not
+        launched, reading its result later raises one."""
         devices = self.transactions.devices
         if devices is None:
             return
@@ -348,8 +353,9 @@ class Step(Receiver):
             bucket.has_arrived = devices.send(answers, late)
 
     def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Return the bucket's exchange, a generator. Even after a failure, it runs all its phases,
-        because other ranks take part in them."""
+        """Make the frames (encoded selections) that the bucket still lacks, and return its
+        exchange, a generator. Even after a failure, the exchange runs all its collectives, because
+        other ranks take part in them."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -397,9 +403,10 @@ class Step(Receiver):
         return conversation
 
     def _send_begun(self, bucket: BucketRun) -> None:
-        """Make the frames of tensors that waited for their bucket or device. Their carriers were
-        sent earlier, without flags. So if a gradient has NaN or Inf, a missing frame reports this,
-        and if the rank fails, the bucket's message reports the failure."""
+        """Make the frames (encoded selections) of tensors that waited until the bucket was full or
+        a device had finished. Their carriers were sent earlier, and so could not report an error.
+        Therefore a missing frame reports NaN or Inf in a gradient, and the bucket's message reports
+        a failure."""
         devices = self.transactions.devices
         if bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)

@@ -68,8 +68,8 @@ class TensorState:
 
     @property
     def start(self) -> tuple[float | None, Memo]:
-        """The last threshold and the memo (stored values) from which the selector starts. Both are
-        None after a selection over a group."""
+        """The last threshold and the memo (what the selector stored in the last step), from which
+        the selector starts. Both are None if the last selection was over a group."""
         return (self.threshold, self.memo) if self.selected_in == self.spec.key else (None, None)
 
     def note(self, threshold: float | None, memo: Memo, selected_in: str) -> None:
@@ -119,10 +119,10 @@ class TensorState:
 
 
 class Departures:
-    """For each entry, the step in which it was last sent, or ``step`` if it has not been sent since
-    recording began. Staleness is computed from these steps. If the first recorded step sends many
-    entries (``leaving``) of a long tensor, one block in ``EVERY`` is recorded, because random reads
-    from uncached memory are slow."""
+    """Records for each entry the step in which it was last sent, to compute its staleness. An entry
+    that was not sent since recording began has the number ``step``. ``leaving`` is the number of
+    entries that the first recorded step sends. If it is large and the tensor is long, only one of
+    ``EVERY`` blocks of entries is recorded, because random reads from uncached memory are slow."""
 
     def __init__(self, numel: int, step: int, leaving: int) -> None:
         self._is_sampled = leaving >= MANY and numel >= BLOCK * EVERY * EVERY
@@ -145,9 +145,10 @@ class Departures:
             self._last = None
 
     def waited(self, indices: np.ndarray, step: int) -> int:
-        """Return the staleness, in steps, of the entries sent at ``step``, summed over them.
-        Entries that are not recorded count with the mean of those that are. If none of them is
-        recorded, all count with the mean of an earlier step, or with 1 if there is none."""
+        """Return the staleness of the entries sent at ``step``, summed over them. An entry's
+        staleness is the number of steps since it was last sent. Entries that are not recorded count
+        with the mean of those that are. If none of them is recorded, all count with the mean of an
+        earlier step, or with 1 if there is none."""
         places = self._places(indices)
         if places.size:
             left_at = int(self._left_at[places].sum(dtype=np.int64))
@@ -155,8 +156,8 @@ class Departures:
         return round(self._mean * indices.size)
 
     def _places(self, indices: np.ndarray) -> np.ndarray:
-        """Return the places in ``_left_at``, as intp, of the entries ``indices``. Entries that are
-        not recorded are left out."""
+        """Return at which places of ``_left_at``, the array of recorded steps, the entries
+        ``indices`` are recorded, as intp. Entries that are not recorded are left out."""
         if self._is_sampled:
             watched = indices[indices & (BLOCK * (EVERY - 1)) == 0]
             indices = watched // (BLOCK * EVERY) * BLOCK + watched % BLOCK

@@ -35,8 +35,9 @@ class Transactions:
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
-        """Return the current step. If this step is closed or has the tensor already, begin a new
-        step, and return that."""
+        """Return the current step, which a tensor then enters. If the current step is closed or
+        already has the tensor, begin a new step, and return that. ``position`` is None for an
+        unregistered tensor."""
         with self.lock:
             run = self._run
             if run.is_closed or position in run.entered:
@@ -47,8 +48,8 @@ class Transactions:
             return run
 
     def enter(self, position: int) -> tuple[StepRun, TensorState]:
-        """Settle a tensor's last step, and add the tensor to the current step or to a new one.
-        Return this step and the tensor's state. The caller holds the lock."""
+        """Commit or roll back a tensor's last step, and add the tensor to the current step or to a
+        new one. Return this step and the tensor's state. The caller holds the lock."""
         # Inlined ``open_run`` and ``_settle``, because every tensor calls this in every step.
         run = self._run
         if run.is_closed or position in run.entered:
@@ -109,7 +110,8 @@ class Transactions:
 
     def give_up(self, position: int) -> bool:
         """Mark a tensor's last step to be rolled back when the next step begins, and subtract the
-        last step from the counters. Return False if it is not completed, or is already settled."""
+        last step from the counters. Return False if the last step is not completed, or if it is
+        already committed or rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
@@ -156,7 +158,8 @@ class Transactions:
         return spec.numel if part is None else part.stop - part.start
 
     def settle_all(self) -> dict[int, TensorState]:
-        """Close the step, settle all tensors, and return the states of those that had a step."""
+        """Close the current step, commit or roll back the last step of all tensors, and return the
+        states of the tensors that had a step."""
         with self.lock:
             self._run.is_closed = True
             for position in list(self._staged_by):
@@ -184,9 +187,9 @@ class Transactions:
             return found
 
     def peek(self, position: int, *, is_open: bool) -> TensorState | None:
-        """Return a tensor's state after its last complete step, of which all tensors have results;
-        None before its first step. If ``is_open``, the newest step does not count, because it may
-        still be rolled back."""
+        """Return a tensor's state after its last complete step; None before its first step. A step
+        is complete when all its tensors have results. With ``is_open``, the newest step is not
+        counted, because it may still be rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if not is_open and (run is None or run.entered <= run.completed):
