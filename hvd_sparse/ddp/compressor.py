@@ -1,10 +1,10 @@
 """The compressor behind a DDP model's communication hook.
 
 During the backward pass, DDP calls the hook for one bucket after the other, in the same order on
-all ranks. Each call selects entries and starts collectives, which run during the backward pass.
-With ``clip_grad_norm``, the last call of the pass starts all of them instead. The last call always
-waits for all collectives and writes the results. One thread submits all collectives, because
-torch.distributed matches them by their order.
+all ranks. Each call selects the bucket's entries and starts its collectives, which run during the
+backward pass. With ``clip_grad_norm``, the last call of the pass selects and starts all of them.
+In both cases, the last call waits for all collectives and writes the results. One thread submits
+all collectives, because torch.distributed matches them by their order.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class DdpCompressor(ParameterCompressor):
     # -- what DDP calls ---------------------------------------------------------------------------
 
     def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """Start a bucket's collectives, and finish the step at the last bucket of a pass."""
+        """Start a bucket's collectives. At the last bucket of a pass, also wait for all collectives
+        of the step, and write the results. Return the future that DDP expects of a hook."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, but DDP keeps its hook: wrap the bare "
@@ -249,7 +250,8 @@ class DdpCompressor(ParameterCompressor):
     # -- the optimizer ----------------------------------------------------------------------------
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer must have all parameters."""
+        """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
+        InvalidOption if the optimizer lacks a parameter of the model."""
         held = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         for spec, parameter in zip(self.step.specs, self._parameters):
             if parameter not in held:
@@ -265,8 +267,8 @@ class DdpCompressor(ParameterCompressor):
         optimizer._patch_step_function()
 
     def _meet_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Check the first optimizer that steps with a parameter of the model. If its momentum does
-        not fit the memory, warn or raise InvalidOption."""
+        """Called before each step of any optimizer. Check the first optimizer that has a parameter
+        of the model: if its momentum does not fit the memory, warn or raise InvalidOption."""
         # The hook is not removed here, because torch is iterating over its hooks.
         if self._has_judged or self._follower is not None:
             return
@@ -316,23 +318,27 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
 
 @cache  # once per process
 def let_threads_finish() -> None:
-    """Sleep for ``PAUSE_S`` when the program ends, so that Gloo's threads can take the
-    interpreter's lock before it exits. If a thread takes the lock later, the process aborts with
-    "terminate called without an active exception" (pytorch/pytorch#179291). Any DDP program can
-    abort in this way: the model keeps its process group, so ``destroy_process_group`` does not end
-    the threads (torch 2.13)."""
+    """Register a sleep of ``PAUSE_S`` seconds at the program's end, so that Gloo's threads can take
+    the interpreter's lock before the interpreter exits. If a thread takes the lock later, the
+    process aborts with "terminate called without an active exception" (pytorch/pytorch#179291). Any
+    DDP program can abort in this way: the model keeps its process group, so
+    ``destroy_process_group`` does not end the threads (torch 2.13)."""
     atexit.register(time.sleep, PAUSE_S)
 
 
 class SentBucket:
     """A bucket of DDP, from the hook's call for this bucket to the last hook call of the pass.
 
-    sum : the running allreduce of the dense gradients, of the flags, and of a carrier (a small
-        array that can report a failure) for each compressed tensor
-    reduced : for each tensor, its part of the allreduce's result, divided by the number of ranks
-    lengths : for each tensor, the number of entries of its carrier or dense gradient
-    uses, holds : flags of each tensor: whether this rank used the parameter, and whether the
-        gradient held an earlier result; empty if not needed
+    One allreduce sums an array over the ranks. The array has a part for each tensor: its dense
+    gradient, or if the tensor is compressed, its carrier (a small array that can report a failure).
+    At the end are the flags ``uses`` and ``holds``.
+
+    sum : the running allreduce
+    lengths : for each tensor, the number of entries of its part
+    reduced : for each tensor, its part of the sum, divided by the number of ranks
+    uses : for each tensor, whether this rank used the parameter; empty if not needed
+    holds : for each tensor, whether its gradient held an earlier result before the pass; empty if
+        not needed
     used : for each tensor, the share of the ranks that used the parameter; 1 if not needed
     spoiled : names of the tensors whose gradients held an earlier result on some rank
     """
@@ -361,9 +367,9 @@ class SentBucket:
 
 
 def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
-    """Return views of a bucket's buffer, one for each gradient. As in DDP, they have the strides of
-    their parameters, for example with memory format channels_last. ``bucket.gradients()`` has the
-    shapes only, so it would mix up the entries of a parameter that is not contiguous."""
+    """Return views of a bucket's buffer, one for each gradient. As in DDP, a view has the strides
+    of its parameter, for example those of the memory format channels_last. ``bucket.gradients()``
+    has contiguous views, which would mix up the entries of a parameter with other strides."""
     return [
         part.as_strided(parameter.size(), parameter.stride())
         if not parameter.is_contiguous() and is_dense(parameter)
@@ -373,8 +379,9 @@ def gradients_in(bucket: dist.GradBucket) -> list[torch.Tensor]:
 
 
 def is_dense(parameter: torch.Tensor) -> bool:
-    """Return whether the entries fill their range of memory without gaps and overlaps. DDP keeps
-    the strides of such parameters, and uses those of a contiguous tensor for all others."""
+    """Return whether a parameter's entries fill their range of memory without gaps and overlaps.
+    The gradients of such parameters have the parameters' strides in DDP; all other gradients have
+    the strides of a contiguous tensor."""
     return bool(torch.empty_like(parameter, device="meta").stride() == parameter.stride())
 
 
@@ -384,9 +391,9 @@ def put(flat: np.ndarray, gradient: torch.Tensor) -> None:
 
 
 def raise_behind_backward(error: SparseError) -> None:
-    """Raise, after the backward pass, an error that all ranks have. If it were raised in the pass,
-    DDP would refuse all later passes. In ``model.join()`` there is no pass, so the error is raised
-    at once."""
+    """Raise an error, which all ranks have, at the end of the backward pass. If it were raised
+    during the pass, DDP would refuse all later passes. In ``model.join()`` no pass is running, so
+    the error is raised at once."""
     if torch._C._current_graph_task_id() < 0:
         raise error
     engine = Variable._execution_engine
@@ -399,12 +406,15 @@ def raise_behind_backward(error: SparseError) -> None:
 
 
 class Accumulation:
-    """Records which parameters were used in a step, and which had a result (a reduced gradient) in
-    ``.grad`` when the step began. The backward passes of a step are those inside ``no_sync()`` and
-    the first pass after them. Hooks on the parameters' autograd nodes make the records. Autograd
-    calls them before DDP's hooks, so a bucket's records are complete when the communication hook
-    runs. Gradients are checked for results only if ``asks_for_results``, because reading them costs
-    time."""
+    """Records which parameters were used in a step, and which had the result of an earlier pass (a
+    reduced gradient) in ``.grad`` when the step began. The backward passes of a step are those
+    inside ``no_sync()`` and the first pass after them.
+
+    Hooks on the parameters' autograd nodes make the records. Autograd calls them before DDP's
+    hooks, so the records of a bucket's parameters are complete when DDP calls the communication
+    hook. Only with ``asks_for_results`` are gradients checked for earlier results, because reading
+    them costs time.
+    """
 
     def __init__(self, parameters: Sequence[torch.Tensor], *, asks_for_results: bool) -> None:
         self._parameters = parameters
@@ -418,7 +428,8 @@ class Accumulation:
         ]
 
     def _note(self, position: int, gradients: Any) -> None:
-        """Called by autograd before it adds to ``.grad``, even if it has no gradient to add."""
+        """Record the use of the parameter number ``position``. Autograd calls this hook before it
+        adds to ``.grad``, even if it has no gradient to add."""
         gradient = self._parameters[position].grad
         if position in self._untouched:
             self._untouched.discard(position)

@@ -57,9 +57,10 @@ class AutoMethod(Builder):
         fastest in the first steps. Rank 0 logs the choice and its reason; ``compressor.verdict``
         has both on every rank.
 
-        density : fraction of the entries to send; by default 0.001, or derived from ``steps``
-        ways : the ways to measure: any of "sparse" (LDTE-BS), "dense" (float32) and "fp16" (dense
-            float16, as ``hvd.Compression.fp16``); by default all
+        density : fraction of the entries to send. The default is 0.001 without ``steps``, and with
+            ``steps`` max(0.002, 5 / steps), at most 0.01
+        ways : the ways of sending to measure: any of "sparse" (LDTE-BS), "dense" (uncompressed) and
+            "fp16" (dense float16, as ``hvd.Compression.fp16``); by default all
         trial_steps : number of measured steps for each way, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is not allowed,
@@ -155,15 +156,16 @@ class LocalStepsBase:
             raise
 
     def advance(self) -> None:
-        """Count a step of the local optimizer, and exchange if an exchange is due."""
+        """Count a step of the local optimizer. Exchange the changes of the parameters if ``every``
+        steps were taken since the last exchange."""
         self.taken += 1
         if self.taken >= self.every:
             self.exchange()
 
     def exchange(self) -> None:
-        """Exchange now, for example at the end of a training whose number of steps is not a
-        multiple of ``every``. Collective. The call has no effect if no local step was taken since
-        the last exchange."""
+        """Exchange the changes of the parameters now, for example at the end of a training whose
+        number of steps is not a multiple of ``every``. Collective. The call has no effect if no
+        local step was taken since the last exchange."""
         if self.taken:
             self._exchange()
             self.taken = 0
@@ -177,8 +179,9 @@ class LocalStepsBase:
 
 
 def check_local(configuration: Configuration | None) -> None:
-    """Raise InvalidOption for a compressor, or a run, with which ``LocalSteps`` would not work.
-    ``configuration`` is None for Horovod's compressors and ``Compression.nothing``."""
+    """Raise InvalidOption if the run is elastic, or if ``LocalSteps`` does not work with the
+    compressor's configuration. ``configuration`` is None for Horovod's compressors and for
+    ``Compression.nothing``, which are accepted."""
     if configuration is not None:
         memory = configuration.memory
         refuse_hiding(configuration.rule, "local steps send between passes")

@@ -148,10 +148,10 @@ class Compressor:
         )
 
     def _place_in_world(self) -> tuple[int, int]:
-        """Return the rank and the number of ranks at the last handshake, to which the state
-        belongs. After an elastic restart, Horovod's numbers change before the next handshake.
-        Raises InvalidOption on a rank outside of the process set, because that rank has no
-        state."""
+        """Return the rank and the number of ranks to which the state belongs: those of the last
+        handshake, or Horovod's before the first. After an elastic restart, these may differ from
+        Horovod's until the next handshake. Raises InvalidOption on a rank outside of the process
+        set, because that rank has no state."""
         if self._is_outside:
             raise InvalidOption(
                 f"this process is not in the process set of the compressor {self.name!r}, and has "
@@ -172,7 +172,8 @@ class Compressor:
         return self._naming.meeting_place()
 
     def _meet(self) -> None:
-        """Compare all ranks' configurations and connect their watchdogs. Collective."""
+        """Compare all ranks' configurations and connect their watchdogs. In an elastic run, also
+        load the state from which all ranks resume. Collective."""
         collective, limit_s = self.collective, self.configuration.timeout_s
         name = self._meeting_place()
         gatherer = Gatherer(collective, name, limit_s)
@@ -191,13 +192,14 @@ class Compressor:
         return {**described, **self._policy.describe()}
 
     def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
-        """Return a timeout error whose message also names the ranks that are behind."""
+        """Return a timeout error whose message also names the pending tensors, if there are any,
+        and the ranks that have not submitted them."""
         if not self.watchdog.ledger.pending():
             return ExchangeTimeout(str(error))
         return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
-        """Use measured densities, by tensor name. Policies (see ``plan.policy``), which measure and
+        """Use these densities, by tensor name. Policies (see ``plan.policy``), which measure and
         compute the densities, call this method between steps."""
         self.configuration = self.configuration.with_measured(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
@@ -211,14 +213,16 @@ class Compressor:
 
     @property
     def plan(self) -> GroupPlan | None:
-        """The plan of ``groups="planned"``; None before the plan is made."""
+        """The plan of ``groups="planned"``, which has the groups of tensors that share a message;
+        None before the plan is made, and with other ``groups``."""
         decision = self._policy.decision
         return decision if isinstance(decision, GroupPlan) else None
 
     @property
     def hiding(self) -> HiddenDensities | None:
-        """The densities that ``density="hiding"`` has measured; None before the measurement, and if
-        they come from a loaded state. ``stats()`` shows both."""
+        """The densities that this run has measured for ``density="hiding"``. None before the
+        measurement, and if the densities were loaded with a state instead; ``stats()`` has loaded
+        densities, too."""
         decision = self._policy.decision
         return decision if isinstance(decision, HiddenDensities) else None
 
@@ -227,8 +231,9 @@ class Compressor:
 
         name, exchange : the compressor's name, and its exchange with options
         hiding : only with ``density="hiding"``: "c_max", the largest compression ratio; and
-            "is_measured", whether the densities in "density_asked" have been measured
-        along_rate : only if densities follow the learning rate: the mean "density", and the "codec"
+            "is_measured", whether the tensors' densities ("density_asked") have been measured
+        along_rate : only if densities follow the learning rate: "density", the mean density; and
+            "codec", the name of the codec
 
         ``hvd_sparse.step.stats.Stats.report`` describes all other entries.
         """
@@ -246,17 +251,20 @@ class Compressor:
         return {"name": self.name, "exchange": describe_part(self.step.exchange), **counted}
 
     def footprint(self) -> Report:
-        """Return sizes in bytes, computed from the tensors' shapes: "state_bytes", a rank's state
-        between two steps, and "gathered_bytes", the messages of all ranks at the first step's
-        density with the exchange "allgather"; None if the method chooses its own density."""
+        """Return sizes in bytes, computed from the tensors' shapes.
+
+        state_bytes : a rank's state between two steps
+        gathered_bytes : the messages of all ranks in the first step, as if the exchange were
+            "allgather"; None if the density depends on the values of the gradients
+        """
         self.resolve()
         return footprint(self.step, self._size_of_world())
 
     def config(self) -> Report:
-        """Return the parts and options, JSON-serializable, for ``Compression.from_config``; with
-        ``Compression.auto`` also the options of its trial. With ``optimizer=``, "optimizer" is the
-        optimizer's name, and options of the memory that the optimizer supplies, for example the
-        momentum, have default values."""
+        """Return the parts and options, JSON-serializable, for ``Compression.from_config``. After
+        ``Compression.auto``, the result also has the options of its trial. With ``optimizer=``,
+        "optimizer" is the optimizer's name. Then the optimizer supplies some options of the memory,
+        for example the momentum, so these have their default values in the result."""
         named = {} if self.optimizer_name is None else {"optimizer": self.optimizer_name}
         return {**self.configuration.describe(), **self._policy.describe(), **named}
 
@@ -283,9 +291,9 @@ class Compressor:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.
 
         Contraction and staleness, which ``Stats.report`` explains, cover only the steps that
-        telemetry measured. ``all_ranks`` adds a table with a row for each rank of the process set,
-        which all these ranks must then ask for. Other ranks may also call this method, but take no
-        part.
+        telemetry measured. ``all_ranks`` adds a table with a row for each rank of the process set.
+        It makes the call collective: all these ranks must call with ``all_ranks=True``. Ranks
+        outside of the process set may call too, but take no part.
         """
         stats = self.stats()
         entries = {spec.key: spec.numel for spec in self.step.specs}
@@ -308,12 +316,12 @@ class Compressor:
         config, model : the parts and options; the shape and dtype of every tensor
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
-        references : for each parameter group, the learning rate with which later ones are compared,
-            if densities follow the learning rate
+        references : only if densities follow the learning rate: for each parameter group, the rate
+            by which the rate of a step is divided to compute the density of the step
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
-            threshold, the values that selector and exchange keep, the name of the tensor or group
-            from which entries were last selected, the memory's arrays and numbers, and the density
-            if it was measured
+            threshold, the values that selector and exchange keep for the next step, the name of the
+            tensor or group from which entries were last selected, the memory's arrays and numbers,
+            and the density if it was measured
         """
         self._check_open()
         self.resolve()
@@ -321,9 +329,10 @@ class Compressor:
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor
-        or only the state has.
+        has, and of those that only the state has.
 
-        If parameters were added or removed, ``strict=False`` on all ranks loads the other tensors.
+        If parameters were added or removed, ``strict=False``, given on all ranks, loads the tensors
+        that both have.
 
         Raises
         ------
@@ -338,10 +347,10 @@ class Compressor:
         return incompatible_keys(state, self.step.specs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states of all ranks to the file ``path``, on rank 0. Collective. Every rank
-        receives one array at a time from all ranks, at most 64 MiB of it at once; rank 0 also keeps
-        the whole array, world_size * numel * itemsize bytes. Ranks outside of the process set may
-        call this, but take no part.
+        """Write the states of all ranks to the file ``path``, on rank 0. Collective. The arrays are
+        gathered one after the other, in slices: every rank receives at most 64 MiB at once. Rank 0
+        joins the slices of an array of all ranks, world_size * numel * itemsize bytes. Ranks
+        outside of the process set may call this, but take no part.
 
         Raises
         ------
@@ -396,9 +405,9 @@ class Compressor:
         self.load_state_dict(state)
 
     def rejoin(self) -> None:
-        """Continue with the ranks that Horovod has after an elastic restart. Collective; elastic
-        states call it in ``sync``. If workers joined or left, residuals are redistributed, and
-        the exchange "auto" chooses anew. The new rank 0 writes the records of telemetry."""
+        """Continue with the ranks that Horovod has after an elastic restart. Collective; Horovod's
+        elastic states call it in ``sync``. If workers joined or left, residuals are redistributed,
+        and the exchange "auto" chooses anew. The new rank 0 writes the records of telemetry."""
         self._check_open()
         self.resolve()
         self._forget_world()
@@ -417,8 +426,8 @@ class Compressor:
         self._policy.forget_world(self)
 
     def close(self) -> None:
-        """End telemetry and the watchdog, and free the name. Afterwards, the compressor only has
-        its reports, for example ``stats``, so save its state before."""
+        """End telemetry and the watchdog, and free the name for another compressor. Afterwards,
+        only reports such as ``stats`` can be called, so save the state before."""
         self._is_closed, self._commits = True, Commits()
         if self._recorder is not None:
             self._end_telemetry()
@@ -439,9 +448,9 @@ class Compressor:
 
 
 def scale_from(read: Callable[[], Value]) -> float:
-    """Return the loss scale. If ``read`` raises an error, log the error and return NaN: with a loss
-    scale of NaN, all ranks raise an error, but if this rank raised one alone, the others would wait
-    for it."""
+    """Return the loss scale that the function ``read`` returns. If ``read`` raises an error, log
+    that and return NaN, because a scale of NaN makes all ranks raise an error. If only this rank
+    raised an error, the other ranks would wait for it."""
     try:
         return float(read())
     except Exception:

@@ -1,5 +1,6 @@
-"""The names of compressors, which are equal on all ranks, because Horovod matches collectives by
-these names. A place is the name of a frontend and a process set, for example "torch.0"."""
+"""The names of compressors. A compressor has the same name on all ranks, because Horovod matches
+collectives by names that contain it. A place is the name of a frontend and the number of a process
+set, for example "torch.0"."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ compressor."""
 
 
 class Naming:
-    """One compressor's name. ``given`` is the option ``name``."""
+    """One compressor's name: ``given``, the option ``name``, or else a name made from the model,
+    the process set and the compressor's number at this place."""
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
@@ -32,8 +34,8 @@ class Naming:
 
     def take(self, specs: Sequence[TensorSpec]) -> str:
         """Determine and return the name. Raises InvalidOption if another live compressor has it.
-        Another compressor gets the number in this name only after ``release``, because ranks
-        collect garbage at different times."""
+        The compressor keeps its number until ``release``, even if the compressor is deleted before,
+        because ranks collect garbage at different times."""
         if not self._given:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]
@@ -55,10 +57,10 @@ class Naming:
 
     def meeting_place(self) -> str:
         """Return the name of a new handshake, which is the same on every rank. The name ends in the
-        number of earlier handshakes at this place. It has neither the compressor's name nor number,
-        because ranks may differ in both: the name depends on the model, and one rank may have made
-        an additional compressor. If this compressor has had a handshake before, an elastic restart
-        has made a new world, so handshakes are counted from 0 again."""
+        number of earlier handshakes at this place. The compressor's own name and number may differ
+        between ranks, so they are not used: the name depends on the model, and one rank may have
+        made an additional compressor. If this compressor has had a handshake before, an elastic
+        restart has made a new world, so handshakes are counted from 0 again."""
         met = _MET.setdefault(self.place, [])
         if self._claim in met:
             met.clear()

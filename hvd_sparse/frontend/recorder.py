@@ -1,5 +1,6 @@
-"""Telemetry: measures the first step and one in every ``telemetry_every`` steps, and passes a
-record to the writers, which run in a separate thread. Other steps are only counted."""
+"""Telemetry: measures the first step and one in every ``telemetry_every`` steps. Records of these
+steps go to the writers, for example of files, which run in a separate thread. Other steps are only
+counted."""
 
 from __future__ import annotations
 
@@ -63,8 +64,9 @@ class Recorder:
         self._transactions.on_begin = self.begin
 
     def begin(self, run: StepRun) -> None:
-        """Finish the previous record, and begin to measure the step ``run`` if this step is due.
-        The caller holds the transactions' lock."""
+        """Finish the record of the step that was measured last, if it is still open. If the new
+        step, ``run``, gets a record, begin to measure this step. The caller holds the lock of the
+        tensors' states (``step.transactions``)."""
         try:
             if self._run is not None:
                 self._finish(self._run)
@@ -85,8 +87,8 @@ class Recorder:
             self._pipeline.spans.add(self._spans.append)
 
     def submitted(self, run: StepRun) -> None:
-        """After this rank has submitted all tensors of a step, ask in a thread which ranks are
-        behind."""
+        """Ask in a new thread which ranks are behind, if the step ``run`` is measured. Called when
+        this rank has submitted all tensors of the step."""
         if run is not self._run or self._has_asked or self._find_lagging is None:
             return
         self._has_asked, find = True, self._find_lagging
@@ -99,7 +101,8 @@ class Recorder:
         threading.Thread(target=ask, name="hvd_sparse lag", daemon=True).start()
 
     def put(self, kind: str, content: Report, step: int | None = None) -> None:
-        """Pass a record to the writers. ``step`` is by default the number of completed steps."""
+        """Pass a record to the writers. ``kind`` is its field "event", for example "metrics".
+        ``step`` is by default the number of completed steps."""
         number = self._transactions.most_steps() if step is None else step
         self._outlet.put(stamped(kind, number, self._began_s, content))
 
@@ -197,8 +200,9 @@ def _received(ticket: TensorStep) -> int | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return durations in seconds, by kind of span and then by tensor name. The duration of a
-    bucket's exchange counts in full for each of its tensors."""
+    """Return the durations of the parts of a step (spans), in seconds: by kind, such as "select" or
+    "exchange", and then by tensor name. The exchange of a bucket counts in full for each tensor in
+    the bucket."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for span in list(spans):
         for key in span.keys:
@@ -226,7 +230,8 @@ class Target(NamedTuple):
 
 
 class Outlet:
-    """The open writers of one rank. A writer that raises an exception is closed, with a warning."""
+    """The open writers of one rank: all writers on rank 0, and on other ranks those that have the
+    option ``all_ranks``. A writer that raises an exception is closed, with a warning."""
 
     def __init__(self, writers: Sequence[Writer | Function], place: Place) -> None:
         self._targets = [

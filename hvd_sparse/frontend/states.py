@@ -27,8 +27,8 @@ def footprint(step: Step, world_size: int) -> Report:
     """Return the sizes of state and messages, JSON-serializable, computed from shapes alone.
 
     state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
-    gathered_bytes : bytes of all ranks' messages at the first step's density, with the exchange
-        "allgather"; None if the method chooses its own density
+    gathered_bytes : bytes of all ranks' messages in the first step, as if the exchange were
+        "allgather"; None if the density depends on the values of the gradients
     """
     configuration, gathered = step.configuration, None
     sent = [spec for i, spec in enumerate(step.specs) if i in step.compressed]
@@ -92,7 +92,9 @@ def saved_state(step: Step, rank: int, world_size: int) -> Report:
 
 
 def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool) -> None:
-    """Load the result of ``saved_state``, or raise RankMismatch, which lists differences."""
+    """Load a result of ``saved_state``, or raise RankMismatch, which lists the differences.
+    ``place`` is this rank, and the number of ranks. Without ``strict``, only tensors that both the
+    state and the compressor have are loaded; other tensors are no difference."""
     kept = {spec.key: step.transactions.kept_of(spec) for spec in step.specs}
     compare = partial(differences_of, state, step.configuration, step.specs, place, kept)
     if differences := compare(strict=strict):

@@ -91,7 +91,8 @@ def table(
     left: Sequence[str] = (),
     title: str = "",
 ) -> str:
-    """Return a table as text. Columns are aligned to the right, or to the left if in ``left``."""
+    """Return a table as text. Columns whose headings are in ``left`` are aligned to the left, and
+    all others to the right."""
     widths = [max(map(len, cells)) for cells in zip(headings, *rows)]
     rule = ["-" * width for width in widths]
     lines = [title] if title else []

@@ -25,7 +25,8 @@ class TorchSendNothing:
         return torch.zeros(1), tensor
 
     def decompress(self, tensor: torch.Tensor, ctx: Context) -> torch.Tensor:
-        """Return the rank's own gradient, or Horovod's result for a sparse gradient."""
+        """Return the rank's own gradient. For a sparse gradient, which Horovod exchanges without
+        the compressor, return Horovod's result."""
         return tensor if ctx is None else ctx
 
 
@@ -40,8 +41,8 @@ class Compression(AutoMethod, Methods):
 
     Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 or float64. The residual
     is float32; for float64 gradients it is float64. Frozen parameters of other dtypes are ignored.
-    Clip and unscale gradients after ``optimizer.synchronize()``, because Horovod's result would
-    overwrite earlier changes; ChangedGradient is raised for these.
+    Clip and unscale gradients after ``optimizer.synchronize()``. Horovod's result would overwrite
+    earlier changes, so ChangedGradient is raised if the program makes any.
     """
 
     _plans_groups = True

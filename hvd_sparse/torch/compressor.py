@@ -124,7 +124,8 @@ class TorchCompressor(ParameterCompressor):
         self._is_scaled = grad_scaler is not None
 
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return the tensor for Horovod to allreduce, and the context for ``decompress``."""
+        """Return the tensor for Horovod to allreduce (a carrier, or a gradient that is sent dense),
+        and the context for ``decompress``."""
         with self._lock:
             if type(tensor) is not torch.Tensor:
                 refuse_parameter(tensor)
@@ -194,8 +195,8 @@ class TorchCompressor(ParameterCompressor):
     def _pass_on(
         self, gradient: torch.Tensor, position: int, way: str
     ) -> tuple[torch.Tensor, Ticket]:
-        """Return the gradient for Horovod, uncompressed and without residual, and the context for
-        ``decompress``."""
+        """Return the uncompressed gradient for Horovod to allreduce, without the residual, and the
+        context for ``decompress``. The gradient is float16 if ``way`` is "fp16"."""
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
@@ -305,9 +306,9 @@ class TorchCompressor(ParameterCompressor):
             self._driver.abandon(run, error, carried)
 
     def _poison(self, error: SparseError, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
-        """Return a tensor for Horovod to reduce although this rank failed, so that the other ranks
-        do not wait: a small array that reports the failure, or the gradient if that is sent
-        dense."""
+        """Return a tensor for Horovod to allreduce although this rank failed, so that the other
+        ranks do not wait forever, and the context for ``decompress``. The tensor is a carrier that
+        reports the failure, or the gradient itself if this gradient is never compressed."""
         key = f"of shape {list(gradient.shape)}"
         wire, ticket = self._driver.poison(error, key, np.float64)
         if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
@@ -333,7 +334,8 @@ class TorchCompressor(ParameterCompressor):
         return {**super()._describe(specs), "wire": self.wire}
 
     def _greet(self) -> None:
-        """Run the handshake before the first step and after an elastic restart."""
+        """Run the handshake with the other ranks, if it is due: before the first step, and after an
+        elastic restart. Raises InvalidOption if the compressor is closed."""
         if self._is_closed:
             raise InvalidOption(
                 f"the compressor {self.name!r} is closed, but an optimizer that got it still "
@@ -351,9 +353,9 @@ class TorchCompressor(ParameterCompressor):
         self.has_begun = True
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them. In a world of one
-        rank, or outside of the process set, Horovod calls no compressor, and the optimizer computes
-        its updates itself."""
+        """Compute an optimizer's updates from now on; the optimizer only applies them. But in a
+        world of one rank, or outside of the process set, Horovod calls no compressor, so there the
+        optimizer still computes its updates."""
         is_alone = hvd.size() == 1 and not is_elastic()
         if not self.process_set.included() or is_alone:
             bound = self.configuration.clip_grad_norm
@@ -373,7 +375,8 @@ class TorchCompressor(ParameterCompressor):
         self._clip(gradients, is_sum=caller.op == hvd.Sum)
 
     def _look_at(self, caller: Optimizer) -> None:
-        """Check the calling optimizer (None if there is none) at the first ``compress``."""
+        """Check Horovod's optimizer, which makes the first call of ``compress``, and adopt its
+        reduction (average or sum). ``caller`` is None if no optimizer is calling."""
         # With Horovod's groups, carriers and dense gradients share a call, and so need one device.
         if caller is None or getattr(caller, "_groups", None) is not None:
             self._carrier_device = self._wire_device
@@ -391,10 +394,10 @@ class TorchCompressor(ParameterCompressor):
 
     def regroup(self, groups: Option) -> None:
         """Change which tensors share a message, from the next step on. Collective: all ranks call
-        it between steps, with the same groups. Residuals are kept. Results stay bit-identical,
-        except with select_over="group", where changed groups restart their threshold search. Each
-        synchronization of an elastic state, also the first, brings the groups of the option
-        ``groups`` back.
+        it between steps, with the same groups. Residuals are kept. Results are bit-identical to
+        those without the change, except with select_over="group", where changed groups restart
+        their threshold search. In an elastic run, each ``sync`` of the state, also the first,
+        restores the groups of the option ``groups``.
 
         Parameters
         ----------

@@ -1,13 +1,15 @@
-"""Finds the parameter and optimizer of a gradient in ``compress``, and detects later changes of it.
+"""Finds the parameter and the optimizer of a gradient that Horovod passes to ``compress``, and
+detects whether the program changes the gradient afterwards.
 
 Horovod passes a gradient without its parameter. The parameter is the one whose ``.grad`` is the
-same object. As a hint, a hook records the address of every accumulated gradient. All parameters are
-searched if the hint is wrong, because memory is reused, or if there is none, as for the zeros that
-Horovod makes for an unused parameter.
+same object. As a hint, a hook records the address of every accumulated gradient. The hint is wrong
+if memory was reused, and missing for the zeros that Horovod makes for an unused parameter. In these
+cases all parameters are searched.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
-Horovod's result overwrites the change, so an error is raised. Most changes raise the tensor's
-version. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so some entries are compared.
+Horovod's result overwrites the change, so an error is raised. Most changes increase the tensor's
+version counter. ``GradScaler.unscale_``, ``tensor.data`` and NumPy do not, so some entries are
+compared with copies, too.
 """
 
 from __future__ import annotations
@@ -75,7 +77,8 @@ class ParameterIndex:
         return self._find_densified(gradient)
 
     def _find_densified(self, gradient: torch.Tensor) -> int:
-        """Find the parameter whose sparse gradient Horovod has made dense (``sparse_as_dense``)."""
+        """Return the position of the parameter whose sparse gradient Horovod has made dense, by its
+        option ``sparse_as_dense``. Raises UnknownGradient if there is none."""
         reducing = (frame for frame in _frames() if frame.f_code.co_name == REDUCING)
         called_for = next((frame.f_locals.get("p") for frame in reducing), None)
         for position, (_, parameter) in enumerate(self._named):
@@ -101,9 +104,10 @@ def _frames() -> Iterator[FrameType]:
 
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
-    """Return the Horovod optimizer that is calling the compressor, or None. Raises RankMismatch if
-    the optimizer has another process set, because some ranks would wait forever, and
-    UnsupportedReduction if its op is neither Average nor Sum."""
+    """Return Horovod's optimizer that is calling the compressor, or None if no optimizer is
+    calling. Raises RankMismatch if the optimizer has another process set than the compressor,
+    because some ranks would then wait forever. Raises UnsupportedReduction if its op is neither
+    Average nor Sum."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
@@ -182,8 +186,8 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
 def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
     """Return (name, tensor) of each parameter that can have a gradient, including frozen ones of a
-    float dtype. A tied parameter appears once, by its first name. Raises InvalidOption if there is
-    none, or if an item is not such a pair."""
+    float dtype. A tied parameter appears once, by its first name. Raises InvalidOption if no
+    parameter can have a gradient, or if an item is not a pair of name and tensor."""
     if isinstance(named_parameters, torch.nn.Module):
         named_parameters = named_parameters.named_parameters()
     if not isinstance(named_parameters, Iterable):
@@ -228,11 +232,12 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 
 @dataclass(eq=False)
 class Given:
-    """A gradient as it was when Horovod received it.
+    """A gradient as it was when Horovod received it, to detect later changes.
 
-    version : the tensor's version counter; None if other tensors share it
-    place : address of its memory
-    watched, sample : a view of the entries that are compared, and the bytes that they had
+    key, parameter : the parameter's name, and the parameter
+    version : the gradient's version counter; None if other tensors share the counter
+    place : address of the gradient's memory
+    watched, sample : a view of some of its entries, and the bytes that these entries had
     """
 
     key: str
@@ -254,8 +259,9 @@ class Given:
 
 
 class Changes:
-    """The gradients that Horovod has received in a step. All are checked for changes at the
-    step's first result, because a result may be written to memory that other gradients share."""
+    """The gradients that Horovod has received in a step. All of them are checked for changes before
+    the step's first result is written, because a result may be written to memory that other
+    gradients share."""
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
@@ -270,9 +276,10 @@ class Changes:
         run: StepRun | None,
         memory: np.ndarray | None = None,
     ) -> None:
-        """Record the gradient of a parameter before Horovod receives it. If ``run`` is a new step,
-        first forget the gradients of the step before, which was abandoned. ``memory`` is the
-        gradient's own memory, flat, if the caller has it."""
+        """Record the gradient of a parameter before Horovod receives it. ``run`` is the gradient's
+        step, or None if it is not in a counted step. If a new step begins, first forget the
+        gradients of the step before, which was abandoned. ``memory`` is a flat view of the
+        gradient's memory, if the caller has one."""
         gradient = parameter.grad
         is_of_another_run = None not in (run, self.run) and run is not self.run
         if position in self.given or is_of_another_run:
@@ -293,7 +300,8 @@ class Changes:
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
-        """Return the names of the changed gradients, and their step; forget all gradients."""
+        """Return the names of the gradients that have changed, and the step of all gradients (None
+        outside of counted steps). Then forget all gradients."""
         changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
         run = self.run
         self.forget()
@@ -326,7 +334,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether the gradient has its own version; views of one buffer share a version."""
+    """Return whether the gradient has its own version counter, which changes in place increase.
+    Views of one buffer share a counter."""
     if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

@@ -26,10 +26,10 @@ class LocalSteps(LocalStepsBase):
         anchor = anchor after an SGD step with the mean of the ranks' sent entries as gradient
         parameter = anchor
 
-    The compressor's residual keeps the entries of a pseudo-gradient that were not sent. With the
-    default outer step, the ranks' parameters are averaged (local SGD). SparseLoCo sends 64 of every
-    4,096 entries, with ``topk`` and values of 2 bits. DiLoCo sends all entries, with
-    ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
+    The second line is the outer step. With its default settings, the ranks' parameters are averaged
+    (local SGD). The compressor's residual keeps the entries of a pseudo-gradient that were not
+    sent. SparseLoCo sends 64 of every 4,096 entries, with ``topk`` and values of 2 bits. DiLoCo
+    sends all entries, with ``outer_lr=0.7, outer_momentum=0.9, nesterov=True``.
 
     Parameters
     ----------
@@ -122,7 +122,8 @@ class LocalSteps(LocalStepsBase):
         )
 
     def step(self, closure: Value = None) -> Value:
-        """Take a local step with ``closure``, exchange if one is due, and return the loss."""
+        """Take a step of the local optimizer, with ``closure``, and return its loss. Exchange the
+        changes of the parameters if ``every`` steps were taken since the last exchange."""
         self._refuse_unfrozen()
         loss = self.optimizer.step(closure)
         self.advance()
@@ -130,7 +131,8 @@ class LocalSteps(LocalStepsBase):
 
     def advance(self) -> None:
         """Count a local step that the program took without ``step``, for example by
-        ``GradScaler.step(optimizer)``. Exchange if an exchange is due."""
+        ``GradScaler.step(optimizer)``. Exchange the changes of the parameters if ``every`` steps
+        were taken since the last exchange."""
         self._refuse_unfrozen()
         super().advance()
 
@@ -164,7 +166,7 @@ class LocalSteps(LocalStepsBase):
         """Return this rank's state, without the model and the local optimizer.
 
         taken : number of local steps since the last exchange
-        anchors : the anchors by the parameters' names
+        anchors : for each parameter, by name, its anchor: its value after the last exchange
         outer, compressor : the states of the outer optimizer and of the compressor
         """
         return {
@@ -198,8 +200,8 @@ class LocalSteps(LocalStepsBase):
 
 
 def _broadcast(values: torch.Tensor, name: str, process_set: ProcessSet) -> None:
-    """Broadcast a tensor in place from the lowest rank. A contiguous copy is sent, with bfloat16 as
-    float32, because Horovod needs this."""
+    """Broadcast the values of the lowest rank to the same tensor on all ranks, in place. A
+    contiguous tensor is sent, with bfloat16 as float32, because Horovod supports nothing else."""
     root = min(getattr(process_set, "ranks", None) or [0])
     sent = (values.float() if values.dtype == torch.bfloat16 else values).contiguous()
     hvd.broadcast_(sent, root, name=name, process_set=process_set)

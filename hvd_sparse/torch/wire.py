@@ -71,15 +71,15 @@ class LastGradientWait:
     The results may never arrive during the sleep, because other ranks may be waiting for this rank
     in another collective. Therefore the sleep lasts at most ``PATIENCE`` times the time since the
     step's first gradient, and at most ``LONGEST_S`` seconds. After a sleep that reached this limit,
-    the rank does not sleep in some steps.
+    the rank does not sleep in the next steps, up to ``MOST_SKIPPED`` of them.
     """
 
     def __init__(self) -> None:
         self._skipped = self._to_skip = 0
 
     def begin(self, is_done: Callable[[], bool], began_s: float) -> None:
-        """Call ``take`` at the end of the backward pass, when Horovod has received the step's last
-        tensor."""
+        """Sleep at the end of the running backward pass, or at once if none is running. Called when
+        Horovod has received the step's last tensor. The arguments are those of ``take``."""
         if torch._C._current_graph_task_id() < 0:
             self.take(is_done, began_s)
         else:

@@ -41,10 +41,10 @@ PRODUCT = "mu_product"
 
 
 class KeepingGroups:
-    """Mixin for an optimizer from which Horovod makes its own. Both optimizers share the
-    dictionaries of their parameter groups, to which schedulers write. torch's ``load_state_dict``
-    would replace the dictionaries of Horovod's optimizer, so that schedulers would no longer have
-    an effect."""
+    """Mixin for the user's optimizer, from which Horovod makes its own optimizer. Both optimizers
+    share the dictionaries of the parameter groups, to which the user's schedulers write. torch's
+    ``load_state_dict`` would give Horovod's optimizer new dictionaries, so that schedulers would no
+    longer have an effect. Here ``load_state_dict`` changes only the contents of dictionaries."""
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     param_groups: list[Settings]
@@ -123,10 +123,14 @@ class Applying(KeepingGroups):
         return loss
 
     def _count(self, alone: Collection[torch.Tensor]) -> None:
-        """Count the steps of every parameter that has a gradient, as Adam does, except those in
-        ``alone``. If the count is missing later, the program has cleared the state. Before the
-        first result, also create zero moments: Horovod's ``broadcast_optimizer_state`` takes a step
-        with zero gradients, and expects a complete state afterwards."""
+        """Count a step in the state of every parameter that has a gradient, as Adam does, except
+        the parameters ``alone``, which the original class has updated. If a count is missing later,
+        the program has cleared the state.
+
+        Before the first result, also create moments of zeros, and count no step: Horovod's
+        ``broadcast_optimizer_state`` takes a step with zero gradients, and expects a complete state
+        afterwards.
+        """
         compressor, states = self.hvd_sparse_compressor, []
         has_begun = compressor.has_begun
         for group in self.param_groups:
@@ -187,7 +191,8 @@ class Applying(KeepingGroups):
         return object.__new__, (type(self).hvd_sparse_base,), members
 
     def state_dict(self) -> Settings:
-        """Return the state with this rank's moments, in the plain optimizer's format."""
+        """Return the optimizer's state with this rank's moments, which the compressor keeps, in the
+        format of the original class."""
         kept, self.state = self.state, self._whole_state()
         try:
             saved: Settings = super().state_dict()  # type: ignore[misc]
@@ -206,10 +211,10 @@ class Applying(KeepingGroups):
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
-        """Load a state that this class or the plain optimizer has saved. The compressor continues
-        from the moments of the state. If the state counts as many steps as the compressor has
-        taken, the compressor keeps its own moments, because the state then has the moments of rank
-        0."""
+        """Load a state that this class or the original class has saved. The compressor continues
+        from the moments in the state, with one exception: if the state counts as many steps as the
+        compressor has taken, the compressor keeps its own moments, because such a state is that of
+        rank 0, saved or broadcast at the present step."""
         for group in state_dict["param_groups"]:
             refuse_options(type(self).__name__, group)
         self.hvd_sparse_compressor.made_states.clear()
@@ -284,8 +289,9 @@ def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]
 
 
 class Follower:
-    """Reads the settings for each tensor's memory from the optimizer. The constructor changes the
-    optimizer's class to a subclass of ``Applying``, from which Horovod then derives a class."""
+    """Reads from the optimizer the settings of each tensor's memory, for example the momentum. The
+    constructor changes the optimizer's class to a subclass of ``Applying``. Horovod then derives
+    the class of its own optimizer from this subclass."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         Applying.mix_into(optimizer, hvd_sparse_compressor=compressor)
@@ -331,9 +337,10 @@ class Follower:
     def settings_of(
         self, key: str, parameter: torch.Tensor, value: Callable[[], np.ndarray]
     ) -> Settings:
-        """Return a parameter's settings as arguments of the memory's ``tune``. ``value`` returns
-        the parameter's flat array. If possible, calls return the same dictionary until the
-        parameter group changes or ``value`` returns another array."""
+        """Return the settings of the parameter called ``key``, as arguments of the memory's method
+        ``tune``. The function ``value`` returns the parameter's entries as a flat array, which
+        weight decay needs. If possible, calls return the same dictionary until the parameter group
+        changes or ``value`` returns another array."""
         optimizer, index = self._optimizer, self._group_of(parameter)
         if index is None:
             raise InvalidOption(
@@ -378,9 +385,10 @@ class Follower:
         return self._places.get(id(parameter), (None, 0))[0]
 
     def moments_of(self, parameter: torch.Tensor, steps: int) -> tuple[Settings, int] | None:
-        """Return the moments with which the memory must continue, by name, and the number of steps
-        that they have accumulated. Return None if no state was loaded, so that the memory keeps its
-        own moments. Return no moments and 0 if the program has cleared the state. ``steps`` is the
+        """Return the moments with which the parameter's memory must continue, by name, and the
+        number of steps that they have accumulated. Return None if the memory must keep its own
+        moments, because no state was loaded, or because the loaded state is that of rank 0 at the
+        present step. Return no moments and 0 if the program has cleared the state. ``steps`` is the
         number of steps that the memory's own moments have accumulated."""
         state = self._optimizer.state.get(parameter)
         if not state:
@@ -414,8 +422,8 @@ def product_of_nadam(beta1: float, decay: float, step: int) -> float:
 
 
 def is_counted_alone(state: Settings) -> bool:
-    """Return whether a state has only entries that ``Applying._count`` writes: a count without
-    moments, or a count of 0 with zero moments."""
+    """Return whether a parameter's state has only entries that ``Applying._count`` writes: a number
+    of steps without moments, or 0 steps with moments of zeros."""
     step = state.get("step")
     moments = [state[name] for name in MOMENTS if state.get(name) is not None]
     # A count on a device is the optimizer's own, and reading it would wait for the device.

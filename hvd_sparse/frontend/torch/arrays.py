@@ -81,8 +81,8 @@ def own_memory(gradient: torch.Tensor) -> np.ndarray | None:
 
 
 def flatten(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
-    """Return the gradient as a flat array of the residual's dtype, in logical order. The array is a
-    view if the gradient is contiguous, float32 or float64, and on the CPU; otherwise it is a
+    """Return the gradient as a flat array of the residual's dtype, in row-major order. The array is
+    a view if the gradient is contiguous, float32 or float64, and on the CPU; otherwise it is a
     copy."""
     memory = own_memory(gradient)
     if memory is not None:
@@ -104,8 +104,9 @@ def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
 
 
 def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
-    """Copy a flat result to a gradient's own memory, and return True. Return False if the gradient
-    is on the host, has another dtype or is not contiguous."""
+    """Copy a flat result from the host to the memory of a gradient on a device, and return True.
+    Return False, without a copy, if the gradient is on the host, has another dtype than the result,
+    or is not contiguous."""
     kind = torch.float64 if flat.dtype == np.float64 else torch.float32
     if not is_on_device(gradient) or gradient.dtype != kind or not gradient.is_contiguous():
         return False
@@ -114,7 +115,8 @@ def write_back(flat: np.ndarray, gradient: torch.Tensor) -> bool:
 
 
 def like(dense: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the gradient's dtype, layout and device, copied only if necessary."""
+    """Return ``dense`` with the gradient's dtype, layout in memory and device. It is copied only if
+    necessary."""
     there = dense
     if gradient.device != dense.device:
         there = upload(dense.numpy(), gradient.device)
@@ -139,7 +141,8 @@ def lies_in(vector: object, gradient: torch.Tensor) -> bool:
 
 
 class TorchDevices:
-    """Implements ``step.records.Devices`` with each tensor's device; None is the host."""
+    """Implements ``step.records.Devices``: allocates vectors on the tensors' devices, and copies
+    values from there to the host. ``devices`` has the device of each tensor; None is the host."""
 
     def __init__(self, devices: Sequence[torch.device | None]) -> None:
         self._devices = devices

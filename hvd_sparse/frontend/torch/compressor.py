@@ -94,7 +94,8 @@ class ParameterCompressor(Compressor):
             say_ways(self.name, sum(self._stays), self._staged_because.values())
 
     def _value_of(self, position: int) -> np.ndarray:
-        """Return a parameter's flat value: if possible, the same view in every step."""
+        """Return a parameter's entries as a flat array. If possible, every step gets the same view
+        of the parameter's memory, because making a view takes time."""
         parameter = self._parameters[position]
         place, view = self._views.get(position, (0, None))
         if view is not None and parameter.data_ptr() == place and parameter.is_contiguous():
@@ -120,10 +121,10 @@ class ParameterCompressor(Compressor):
         is at most ``clip_grad_norm``. ``is_sum`` means that Horovod sums the ranks' gradients.
         Collective: an allreduce of one number.
 
-        The norm is the root mean square of the ranks' norms, because each rank can compute its norm
-        from its own gradients. The norm of the averaged gradient is never larger than this. If a
-        gradient has NaN or Inf, no gradient is changed, and ``compress`` reports the non-finite
-        gradient.
+        The norm is the root mean square of the ranks' norms, because each rank can compute its own
+        norm before the exchange. The norm of the averaged gradient is never larger than this mean.
+        With ``is_sum``, the mean is multiplied by the number of ranks. If a gradient has NaN or
+        Inf, no gradient is changed, and ``compress`` reports the non-finite gradient.
         """
         bound, ranks = self.configuration.clip_grad_norm, self.collective.world_size
         assert bound is not None
@@ -137,9 +138,10 @@ class ParameterCompressor(Compressor):
         shorten(gradients, norm, bound)
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer only applies them. Raises
-        InvalidOption if another open compressor computes the updates of this optimizer for
-        parameters that this compressor lacks."""
+        """Compute an optimizer's updates from now on; the optimizer only applies them. If another
+        compressor computed this optimizer's updates before, this compressor replaces it. Raises
+        InvalidOption if the other compressor is not closed, and has parameters that this compressor
+        lacks."""
         other = getattr(optimizer, "hvd_sparse_compressor", None)
         if other is not None and not other._is_closed:
             mine = set(map(id, self._parameters))
@@ -160,7 +162,8 @@ class ParameterCompressor(Compressor):
         self.step.settings_of = self._settings_of
 
     def derived(self, cls: type) -> None:
-        """Adapt a class that was derived from the optimizer's class, for example by Horovod."""
+        """Called with each class that was derived from the class of the optimizer given as
+        ``optimizer=``, for example by Horovod. A frontend's compressor may change this class."""
 
     def follow(self, rates: Rates) -> None:
         follower = self._follower
@@ -189,8 +192,8 @@ class ParameterCompressor(Compressor):
         return settings
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the state that torch's plain optimizer would have for a parameter; empty before
-        the parameter's first step."""
+        """Return the state that torch's plain optimizer would have for a parameter. It is empty
+        before the parameter's first step, and if the memory does not compute its updates."""
         position = self.results.position_of.get(id(parameter), -1)
         if position not in self.step.compressed:
             return {}
@@ -211,10 +214,10 @@ class ParameterCompressor(Compressor):
         }
 
     def _has(self, position: int, state: TensorState, given: Mapping[str, torch.Tensor]) -> bool:
-        """Return whether the moments ``given`` equal the memory's own moments, converted to
-        tensors. If so, the memory keeps its own moments, because the conversion rounds. SGD has no
-        count of steps, so after Horovod's broadcast only this comparison shows that its moments
-        have not changed."""
+        """Return whether the moments ``given``, found in the optimizer's state, equal the moments
+        of the parameter's memory, converted to tensors. If so, the memory should keep its own,
+        because the conversion rounds. The state of SGD has no count of steps, so after Horovod's
+        broadcast only this comparison shows that the moments are the same as before."""
         assert isinstance(state.memory, DirectionState)
         mine = self._as_tensors(position, state.memory.moments(state.steps, self._size_of_world()))
         return mine.keys() == given.keys() and all(

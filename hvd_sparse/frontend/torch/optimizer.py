@@ -28,9 +28,10 @@ OF_SCHEDULERS = "_wrapped_by_lr_sched"
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return the optimizer's name and the memories that can compute its updates; there may be
-    none. Raises InvalidOption for an object that is not a torch optimizer, for Horovod's
-    optimizer, and if no memory can take over because of a replaced ``step`` or an option."""
+    """Return the optimizer's name, and the classes of the memories that can compute its updates,
+    none for an unknown kind of optimizer. Raises InvalidOption for an object that is not a torch
+    optimizer, and for Horovod's optimizer. Also raises it if the program has replaced ``step``, or
+    has set ``differentiable``, because then no memory can compute the updates."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a torch.optim.Optimizer, or leave it "
@@ -87,7 +88,8 @@ OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 
 
 def _is_reference_muon(step: str, group: Mapping[str, Option]) -> bool:
-    """Return whether the options are those of Muon's reference implementation."""
+    """Return whether a parameter group is one of Muon's reference implementation. ``step`` is the
+    qualified name of the optimizer's method ``step``."""
     options = set(group) - OF_EVERY_GROUP
     if step == "SingleDeviceMuon.step":
         return options == OF_REFERENCE_MUON
@@ -103,7 +105,8 @@ def unhooked(step: Any) -> Any:
 def settings_of(
     optimizer: torch.optim.Optimizer, group: Mapping[str, Option], shape: tuple[int, ...]
 ) -> Settings:
-    """Return a parameter group's settings for a tensor, as arguments of a memory's ``tune``."""
+    """Return a parameter group's settings, for example the momentum, for a tensor of this shape.
+    They are the arguments of a memory's method ``tune``."""
     refuse_options(type(optimizer).__name__, group)
     settings: Settings = {"rate": float(group["lr"])}
     if is_muon(group):
@@ -199,8 +202,10 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
 
 
 def _twin_of(scheduler: Value, memo: dict[int, Value]) -> Value:
-    """Copy a scheduler. The objects of methods that it calls, for example a trainer, which has
-    the model, are copied only shallowly. ``memo`` is that of ``copy.deepcopy``."""
+    """Return a copy of a scheduler. The functions that a scheduler such as LambdaLR calls may be
+    methods of another object, for example of a trainer. Such an object is copied only shallowly,
+    because it may have the model. ``memo`` is the argument of ``copy.deepcopy``: it maps the id of
+    an object to the object that replaces it in the copy."""
     parts = _parts_of(scheduler)
     for function in (each for part in parts for each in getattr(part, "lr_lambdas", ())):
         owner = getattr(getattr(function, "func", function), "__self__", None)
@@ -220,7 +225,8 @@ def _twin_of(scheduler: Value, memo: dict[int, Value]) -> Value:
 
 
 def _steps_taken(scheduler: Value) -> int:
-    """Return a scheduler's number of steps; 0 if it keeps no count, as in other libraries."""
+    """Return how often a scheduler was stepped; 0 if it keeps no count, as those of other
+    libraries."""
     return max(int(getattr(each, "last_epoch", 0)) for each in _parts_of(scheduler))
 
 

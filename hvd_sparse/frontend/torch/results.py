@@ -1,11 +1,12 @@
 """Follows results, which are the reduced gradients in ``.grad``, until an optimizer applies them.
 
 If a program throws a result away, for example a discriminator's gradient in the generator's pass,
-the tensor's step is rolled back. docs/adr/0035 has the rules, also for programs such as PCGrad.
+the tensor's step is rolled back. docs/adr/0035 has the rules, also for programs such as PCGrad,
+which apply a combination of several results.
 
-With ``optimizer=`` the results are updates. For gradients that did not come through the compressor,
-the optimizer then computes the update itself. A warning is logged if the program clips or unscales
-results, because that changes the length of the optimizer's step.
+With ``optimizer=``, results are the optimizer's updates. If a gradient did not come through the
+compressor, the optimizer computes the update itself. A warning is logged if the program clips or
+unscales results, because that would change the updates.
 """
 
 from __future__ import annotations
@@ -67,16 +68,17 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, and the ``_version`` of ``.grad`` and of the parameter when the result
-    was returned.
+    """A parameter's result, and the versions (torch's counts of changes in place) that ``.grad``
+    and the parameter had when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet, or may still replace it by
         a copy
     bits : sum of the parameter's bits, to detect changes; None if versions detect them
-    in_step : whether the result was returned during an optimizer's step, as for a closure of LBFGS
-    is_gone : whether ``.grad`` has lost the result; None until the next gradient arrives, when this
-        is checked
+    in_step : whether the result was returned during an optimizer's step, because a closure ran the
+        backward pass, as for LBFGS
+    is_gone : whether ``.grad`` no longer has the result; None until the parameter's next gradient
+        arrives, when this is checked
     """
 
     run: StepRun
@@ -89,9 +91,10 @@ class Result:
 
 
 class Results:
-    """The reduced gradients that a compressor has returned. ``waiting`` has those not yet applied.
-    ``way`` is a text for errors: how to make gradients come through the compressor. ``hooks`` has
-    the hooks to remove when the compressor is closed or deleted, also those of the compressor."""
+    """The reduced gradients that a compressor has returned. ``waiting`` has those that no optimizer
+    has applied yet, by position of the tensor. ``way`` is a text for errors: how to make gradients
+    come through the compressor. ``hooks`` has all hooks, also the compressor's own, that are
+    removed when the compressor is closed or deleted."""
 
     way = ""
     _clipping_remedy = ""
@@ -137,9 +140,9 @@ class Results:
         weakref.finalize(self, ABANDONED.extend, self.hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect that only the optimizer given as ``optimizer=`` applies results. Messages name
-        ``way`` if gradients bypass the compressor, and ``clipping_remedy`` if results are changed.
-        """
+        """Expect from now on that only the optimizer given as ``optimizer=`` applies results. The
+        arguments are advice in messages to the user: ``way`` if gradients bypass the compressor,
+        ``clipping_remedy`` if the program changes results before they are applied."""
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = cycle([i for i, _ in by_size if i in self._step.compressed])
@@ -149,8 +152,8 @@ class Results:
             self.hooks.append(parameter.register_post_accumulate_grad_hook(renew))
 
     def settle(self, position: int) -> None:
-        """Before a tensor's next step, check whether the program discarded the last result. If so,
-        warn once, and with ``rollback`` undo the last step."""
+        """Before a tensor's next step, check whether the program discarded the tensor's last
+        result. If so, warn once, and with the option ``rollback`` undo the tensor's last step."""
         if self._is_handed_over:
             self._left_at[position] = self._parameters[position]._version
         handed = self.waiting.get(position)
@@ -176,8 +179,9 @@ class Results:
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
     ) -> None:
-        """Record a result that is about to be returned. ``run`` is the result's step, or None if
-        the step cannot be rolled back. A scaler will divide the result by ``scale``."""
+        """Record the result of the tensor number ``position``, which is about to be returned.
+        ``run`` is the result's step, or None if the step cannot be rolled back. The loss scaler
+        will divide the result by ``scale``."""
         self._is_result[position] = True
         if position in (self._compared, self._after_one_gone) and not result.is_sparse:
             part = slice(None if position == self._after_one_gone else SAMPLE)
@@ -208,8 +212,9 @@ class Results:
 
     def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         """Return the parameters that the optimizer updates by itself: those that are never
-        compressed, and those whose gradient did not come through the compressor. Raises
-        InvalidOption if a parameter's gradient did not come through, but an earlier one did."""
+        compressed, and those whose gradients never came through the compressor. Raises
+        InvalidOption if a parameter's present gradient did not come through the compressor, but an
+        earlier gradient of the parameter did."""
         others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
         for parameter in others:
             position = self.position_of.get(id(parameter), -1)
@@ -224,7 +229,7 @@ class Results:
         return others
 
     def is_result_of(self, parameter: torch.Tensor) -> bool:
-        """Return whether a parameter's gradient came through the compressor."""
+        """Return whether a parameter's present gradient came through the compressor."""
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
 
     def _is_update_of(self, parameter: torch.Tensor) -> bool:
@@ -366,7 +371,8 @@ class Results:
         return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
-        """Return whether a parameter has changed since the results of a step were returned."""
+        """Return whether any parameter has changed since its result of this step was returned.
+        Only parameters whose results still wait for an optimizer are compared."""
         if self._verdict[0] is not run:
             mine = [(self._parameters[i], h) for i, h in self.waiting.items() if h.run is run]
             is_newer = any(parameter._version != h.parameter_version for parameter, h in mine)

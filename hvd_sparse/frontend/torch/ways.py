@@ -6,8 +6,9 @@ memories, codecs and exchanges declare why they need the host (``needs_host``); 
 options that need the host.
 
 Otherwise the gradient is staged: copied to pinned memory of the host, and its result copied back.
-The host waits once for a bucket's gradients, when it makes the message; in dense steps and with
-exchanges of several phases it waits for each gradient. It never waits for the copy back.
+The host waits for the copies of all gradients of a bucket together, when it makes the bucket's
+message. In dense steps, and with exchanges of several phases, it waits for each gradient's copy.
+It never waits for the copies of results.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def ways_of(
     *,
     can_stay: bool,
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return two dictionaries by tensor name: the way of each tensor (``HOST``, ``DEVICE`` or
-    ``STAGED``), and the reason for each staged tensor. ``can_stay`` means that the frontend can
-    leave gradients on their device."""
+    """Return two dictionaries by tensor name: where each gradient is compressed (``HOST``,
+    ``DEVICE`` or ``STAGED``), and for each staged gradient the reason. ``can_stay`` means that the
+    frontend can leave gradients on their device."""
     ways, reasons = {}, {}
     for spec, parameter in named:
         ways[spec.key] = HOST
