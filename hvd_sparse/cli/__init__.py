@@ -73,7 +73,8 @@ def _keys_of(name: str) -> list[str]:
 
 
 def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[Any]:
-    """Add the sub-commands. Each sets ``options.run``, a function that returns the exit status."""
+    """Add the sub-commands to the parser. In the parsed options, each sets ``run`` to the function
+    that runs the sub-command and returns the exit status."""
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(
@@ -106,8 +107,8 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sub-command and return its exit status; 1 after printing an error of this package or of
-    the system."""
+    """Run a sub-command and return its exit status. After an error of this package or of the
+    system, print the error and return 1."""
     parser = argparse.ArgumentParser(
         prog="hvd-sparse", description="Gradient sparsification for unmodified Horovod."
     )

@@ -1,7 +1,10 @@
 """The command ``hvd-sparse advise``: predicts whether compression makes training steps faster. The
-prediction is arithmetic (``Setting.step``); nothing is measured. A collective is assumed to start
-after one cycle of Horovod and the latencies of all hops in a ring of the ranks, and then to overlap
-with the backward pass. Selecting and encoding make the backward pass longer."""
+prediction is arithmetic (``Setting.step``); nothing is measured.
+
+The assumptions are: a collective starts after one cycle of Horovod and the latencies of all hops in
+a ring of the ranks. It then overlaps with the backward pass. Selecting and encoding make the
+backward pass longer.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,8 @@ def count(text: str) -> int:
 
 
 def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return the number in ``text`` times the factor of its unit. The unit "" means no unit."""
+    """Return the number in ``text`` times the factor of its unit. The unit "" means no unit. If
+    ``text`` is not a number with a unit, the error says so with ``remedy``."""
     found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
     try:
         value = float(found[1]) * units[found[2]] if found else math.nan
@@ -105,8 +109,9 @@ def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """Prediction of a training step whose gradients are sent "dense", "fp16" or "sparse" (``way``).
-    ``waiting_s`` is the part of ``step_s`` in which a rank only waits for the network."""
+    """Prediction of a training step whose gradients are sent in one way: "dense", "fp16" or
+    "sparse". ``waiting_s`` is the part of the step's time ``step_s`` in which a rank only waits for
+    the network."""
 
     way: str
     density: float | None
@@ -161,9 +166,10 @@ class Setting:
         return found + [self.step("sparse", density) for density in densities]
 
     def paying_bit_s(self, densities: Sequence[float]) -> list[float]:
-        """Return the bandwidths, of ``BANDWIDTHS`` and this setting's own, at which ``choose``
-        recommends compression. They are neighbours. Under Gloo, dense steps can be faster above
-        them, and fp16 steps below them."""
+        """Return the bandwidths, in ascending order, at which ``choose`` recommends compression.
+        The candidates are ``BANDWIDTHS`` and this setting's bandwidth. The result is one range
+        without gaps. Under Gloo, dense steps can be faster above this range, and fp16 steps below
+        it."""
         return [
             speed
             for speed in sorted({*BANDWIDTHS, self.bandwidth_bit_s})
@@ -173,10 +179,13 @@ class Setting:
 
 def choose(steps: Sequence[Step]) -> Step:
     """Return the recommended step. ``steps`` has a dense step, an fp16 step and any number of
-    sparse steps, in this order. If the fastest sparse step is faster than the dense and the fp16
-    step by the factor ``MARGIN``, return the sparse step of the highest density that is about as
-    fast. Otherwise return the dense step, or the fp16 step if it is faster by more than
-    ``AS_GOOD``."""
+    sparse steps, in this order.
+
+    If the fastest sparse step is faster than both the dense and the fp16 step by the factor
+    ``MARGIN``, return a sparse step: of those that take at most ``AS_GOOD`` times as long as the
+    fastest, the one with the highest density. Otherwise return the dense step, unless the fp16 step
+    is faster by more than the factor ``AS_GOOD``.
+    """
     dense, fp16, *sparse = steps
     better_s = min(dense.step_s, fp16.step_s)
     quickest_s = min((each.step_s for each in sparse), default=math.inf)

@@ -143,8 +143,8 @@ def _check_ddp() -> bool:
 
 
 def _print_torch() -> None:
-    """Print whether gradients are compressed on the host or the device, and which of them sends
-    messages."""
+    """Print whether PyTorch's gradients are compressed on the host or the device, and whether
+    messages are sent from the host or the device."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     ways = importlib.import_module("hvd_sparse.frontend.torch.ways")

@@ -8,8 +8,8 @@ from hvd_sparse.errors import InvalidOption
 
 def write_output(output: Path, text: str, inputs: Iterable[Path]) -> str:
     """Write a command's result to the file of ``--output``, and return the path as a text that can
-    be printed. Raises InvalidOption if the file is an input or records of telemetry='jsonl', or
-    cannot be written."""
+    be printed. Raises InvalidOption if the file cannot be written, or would replace an input or an
+    existing ``.jsonl`` file, which may have records of a run."""
     try:
         is_input = output.exists() and any(map(output.samefile, inputs))
         if is_input or (output.suffix == ".jsonl" and output.exists()):

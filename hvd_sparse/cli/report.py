@@ -103,14 +103,15 @@ class Run:
         return _curve([(each[over], each[name]) for each in self.latest(name)])
 
     def latest(self, name: str) -> list[Report]:
-        """Return the records that have a metric, for each step only the last."""
+        """Return the "metrics" records that contain the metric ``name``. If a step has several,
+        return only the last of them."""
         return list({each["step"]: each for each in self.metrics if name in each}.values())
 
     def total(self, name: str, over: str) -> Curve:
         return _curve([(each[over], each["total"].get(name)) for each in self.records])
 
     def bytes_sent(self, over: str) -> Curve:
-        """Return the curve of the bytes sent since the start, over "step" or "seconds"."""
+        """Return a curve: the bytes sent since the run's start, over "step" or "seconds"."""
         told = self.records or [each for each in self.latest(SENT) if each[SENT] is not None]
         reached = [0, *(each["step"] for each in told)]
         counts = [after - before for before, after in pairwise(reached)]
@@ -126,8 +127,8 @@ class Run:
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of a step between the first and the last record; None if both are of the
-        same step."""
+        """Mean seconds of a step, from the first to the last record; None if both are of the same
+        step."""
         told = sorted(self.all, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
@@ -169,8 +170,9 @@ def read_runs(given: Sequence[str]) -> list[Run]:
 
 
 def _split(given: str) -> tuple[str, str]:
-    """Return the name, or "", and the path of ``NAME=FILE`` or of a path, which may contain "=".
-    If no such path exists, the path begins after the first "="."""
+    """Return the name and the path in an argument of the form ``NAME=FILE`` or ``FILE``. Without a
+    name, the name is "". Both may contain "=": the path is the longest one that exists. If none
+    exists, it begins after the first "="."""
     parts = given.split("=")
     splits = [("=".join(parts[:n]), "=".join(parts[n:])) for n in range(len(parts))]
     return next((each for each in splits if os.path.exists(each[1])), splits[:2][-1])

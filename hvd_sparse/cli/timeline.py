@@ -40,9 +40,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline file. The text between a broken event and the end of its line
-    is left out, with a note unless it is the file's end. Raises InvalidOption if the file cannot be
-    read or is not a timeline."""
+    """Return the events of a timeline file. If an event is broken, the rest of its line is left
+    out, and the number of such lines is printed. Only a broken event at the file's end is left out
+    without a note. Raises InvalidOption if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -92,8 +92,8 @@ def _fault_of(event: Report) -> str | None:
 
 def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
     """Return the events of all timelines, beginning with those of this package. Times are
-    microseconds since the earliest start; hosts' clocks are not corrected. Each process gets a new,
-    unique number."""
+    microseconds since the start of the earliest timeline; differences between hosts' clocks are not
+    corrected. Each process gets a new, unique number."""
     starts = {name: _start_of(name, events) for name, events in traces.items()}
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}

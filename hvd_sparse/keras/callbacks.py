@@ -62,7 +62,8 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc
     ----------
     initial_lr : learning rate after the warm-up, already multiplied by the number of ranks
     warmup_epochs : duration of the warm-up in epochs, above 0, for example 0.5
-    steps_per_epoch : batches in an epoch; required (InvalidOption) if ``fit`` does not know it
+    steps_per_epoch : batches in an epoch. If it is omitted and ``fit`` cannot count them, the
+        start of the training raises InvalidOption
     """
 
     def __init__(
@@ -109,6 +110,6 @@ class PlanGroupsCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._compression = compression
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Call ``replan``; in the step that decides the groups, all ranks must call it."""
+        """Call ``replan``. In the step that decides the groups, the call is collective."""
         if self._compression.replan():
             self.model.make_train_function(force=True)

@@ -62,11 +62,10 @@ def DistributedOptimizer(
     """Make a Keras 3 optimizer average its gradients over all ranks before it applies them.
 
     The optimizer itself is changed and returned: its class becomes a subclass, and it keeps its
-    variables and its schedule. A model that is saved with it loads without hvd_sparse. Clipping
-    and weight decay follow the averaging. With ``gradient_accumulation_steps``,
-    ranks exchange gradients once for all accumulated batches. With a
-    ``LossScaleOptimizer`` as well, an allreduce after every batch tells all ranks whether the
-    gradients of all ranks are finite.
+    variables and its schedule. A model that is saved with it loads without hvd_sparse. Clipping and
+    weight decay follow the averaging. With ``gradient_accumulation_steps``, ranks exchange
+    gradients once for all accumulated batches. If a ``LossScaleOptimizer`` is used as well, an
+    allreduce after every batch tells all ranks whether the gradients of all ranks are finite.
 
     Parameters
     ----------
@@ -133,8 +132,9 @@ class _Distributed:
 
 
 class _Reducing(_Distributed):
-    """Mixin with which an optimizer averages gradients before it clips and applies them. Keras
-    calls ``_clip_gradients`` with all gradients of an update, unscaled and accumulated."""
+    """Mixin with which an optimizer averages gradients before it clips and applies them. It
+    overrides ``_clip_gradients``, because Keras calls this method with all gradients of an update,
+    after it has divided them by the loss scale and accumulated them."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         _refuse_inside_scaling(self)
@@ -170,7 +170,8 @@ class _Reducing(_Distributed):
 
 
 class _ReducingScaled(_Distributed):
-    """Mixin with which a ``LossScaleOptimizer`` averages gradients before its check for NaN."""
+    """Mixin with which a ``LossScaleOptimizer`` averages gradients before it checks them for NaN,
+    so that all ranks skip the same steps."""
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self
@@ -184,7 +185,7 @@ class _ReducingScaled(_Distributed):
 class _Agreeing(_Distributed):
     """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates gradients and averages
     them over the ranks. After every batch, all ranks learn whether the gradients of every rank are
-    finite."""
+    finite, so that all ranks skip the same batches."""
 
     _hvd_sparse_process_set: ProcessSet
 
@@ -228,7 +229,8 @@ def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:
 
 
 def _refuse_inside_scaling(optimizer: Optimizer) -> None:
-    """Raise UnsupportedInput if a ``LossScaleOptimizer`` is calling the optimizer."""
+    """Raise UnsupportedInput if a ``LossScaleOptimizer`` that ``DistributedOptimizer`` did not wrap
+    is calling the optimizer."""
     for caller in (frame.f_locals.get("self") for frame in callers()):
         is_scaling = isinstance(caller, keras.optimizers.LossScaleOptimizer)
         if is_scaling and not isinstance(caller, _Agreeing) and caller.inner_optimizer is optimizer:

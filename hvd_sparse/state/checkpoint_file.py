@@ -66,15 +66,16 @@ class Writer:
         self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
-        """Write an array. Return its dtype, length and place, which replace the array in the
-        state."""
+        """Write an array. Return a description of its dtype, length and place in the file, which
+        replaces the array in the state."""
         array = np.ascontiguousarray(array)
         told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, in which the results of ``add`` replace the arrays, and the digest."""
+        """Write the states, then the digest. In the states, the results of ``add`` replace the
+        arrays."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -83,8 +84,8 @@ class Writer:
 
 @contextlib.contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a stream to a temporary file. The file replaces ``path``, or the file to which this is a
-    symbolic link, if the ``with`` block raises no error."""
+    """Open a stream to a temporary file. If the ``with`` block raises no error, the file replaces
+    ``path``; if ``path`` is a symbolic link, the file replaces the link's target."""
     target = Path(path).resolve()
     _sweep(target)
     handle, partial = _create(target)
@@ -107,8 +108,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 
 def _create(target: Path) -> tuple[int, str]:
-    """Create a temporary file beside the target, with the target's mode if the target exists, and
-    lock it until it is closed."""
+    """Create a temporary file beside the target, and lock it until it is closed. If the target
+    exists, the file gets the target's permissions. Return the file's handle and path."""
     while True:
         letters = secrets.token_hex(RANDOM_LETTERS // 2)
         partial = f"{target.parent}/.{target.name}.{letters}{PARTIAL}"
@@ -145,7 +146,7 @@ def to_bytes(*states: State) -> bytes:
 
 
 def with_arrays(state: State, change: Callable[..., object]) -> Report:
-    """Return a copy of a state with every array replaced by ``change(array)``."""
+    """Return a copy of a state in which ``change(array)`` replaces every array."""
     tensors = {
         key: {**tensor, "arrays": {name: change(array) for name, array in tensor["arrays"].items()}}
         for key, tensor in state["tensors"].items()
@@ -154,14 +155,16 @@ def with_arrays(state: State, change: Callable[..., object]) -> Report:
 
 
 def read(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the states in a file, with read-only arrays. Raises CorruptCheckpoint or OSError."""
+    """Return the states in a file, with read-only arrays. Raises CorruptCheckpoint if the file is
+    not a valid checkpoint, and OSError if it cannot be read."""
     is_empty = not os.path.getsize(path)  # an empty file cannot be mapped
     content = np.empty(0, np.uint8) if is_empty else np.memmap(path, np.uint8, mode="r")
     return _parse(content, os.fspath(path))
 
 
 def from_bytes(data: bytes) -> Report:
-    """Return the first state in the bytes that ``to_bytes`` returned. Raises CorruptCheckpoint."""
+    """Return the first state in ``data``, which ``to_bytes`` returned. Raises CorruptCheckpoint if
+    ``data`` is incomplete or was altered."""
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 
 
@@ -211,9 +214,10 @@ def _take(content: np.ndarray, told: State) -> np.ndarray:
 
 
 def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Parts:
-    """Yield the gathered arrays of all ranks' states on rank 0, and no arrays on other ranks. Every
-    rank must iterate to the end, because each iteration is collective. Long arrays are gathered in
-    slices; a rank without the array sends empty slices.
+    """Gather all ranks' arrays on rank 0, one array of one tensor at a time. Yield the tensor's
+    name, the array's name, and on rank 0 the ranks' arrays, by rank; on other ranks an empty dict.
+    Every rank must iterate to the end, because each iteration is collective. Long arrays are
+    gathered in slices; a rank without the array sends empty slices.
 
     mine : this rank's state
     told : the states of all ranks, with [dtype, length] in place of each array
@@ -252,8 +256,9 @@ def gather_into_file(
     name: str,
     timeout_s: float | None,
 ) -> None:
-    """Gather all ranks' states, one array at a time; rank 0 writes them to one file. All ranks must
-    call this. If rank 0 cannot write, all ranks raise PeerFailure with rank 0's error."""
+    """Gather all ranks' states on rank 0, one array at a time, and write them there to one file.
+    All ranks must call this. If rank 0 cannot write, all ranks raise PeerFailure with rank 0's
+    error."""
     gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
@@ -285,8 +290,8 @@ def gather_into_file(
 
 
 def _noting(parts: Parts, lost: list[Exception]) -> Parts:
-    """Yield the parts. If gathering fails, append the error to ``lost``, so that the caller knows
-    that it cannot send the error to the other ranks."""
+    """Yield the parts. If gathering fails, append the error to ``lost``, and raise it. The caller
+    then knows that collectives fail, so it cannot send the error to the other ranks."""
     try:
         yield from parts
     except Exception as error:

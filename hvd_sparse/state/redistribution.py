@@ -106,8 +106,8 @@ def _check_one_world(states: Sequence[State]) -> None:
 
 
 def _shared(state: State, field: str) -> object:
-    """Return a field of a state. Of the field "config", return only the options that must be equal
-    on all ranks."""
+    """Return the value of a state's field that must be equal on all ranks. Of the field "config",
+    this is a dict of those options that must be equal."""
     if field != "config":
         return state.get(field)
     return {option: value for option, value in state[field].items() if option not in LOCAL}
@@ -135,8 +135,9 @@ def _lengths(tensor: State) -> tuple[tuple[str, int], ...]:
 def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
-    """Return the factor by which a new rank multiplies the sum of the old ranks' arrays ``name``.
-    ``holders`` is the number of arrays in this sum."""
+    """Return the factor that turns the sum of the old ranks' arrays called ``name`` into a new
+    rank's array. ``holders`` is the number of arrays in this sum. The module's docstring gives the
+    reasons."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -162,10 +163,13 @@ def sum_tensors(
     name: str,
     timeout_s: float | None,
 ) -> Report:
-    """Return the tensors of this rank's new state, after the number of ranks has changed.
-    Allreduces sum the arrays of the ``holders`` ranks with an old state, so all ranks must call
-    this. ``mine`` is this rank's old state, None if the rank is new; ``chosen`` is the old state of
-    any rank, with [dtype, length] in place of each array."""
+    """Return the tensors of this rank's new state, after the number of ranks has changed. All ranks
+    must call this, because allreduces sum the arrays of the old ranks.
+
+    mine : this rank's old state; None if the rank is new
+    chosen : the old state of any rank, with [dtype, length] in place of each array
+    holders : number of ranks that have an old state
+    """
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
     for key in chosen["model"]:
@@ -184,8 +188,8 @@ def sum_tensors(
 
 @dataclass(frozen=True)
 class Held:
-    """A state that this rank keeps. ``generation`` counts the rejoinings of the ranks before this
-    state was made."""
+    """A state that this rank keeps. ``generation`` is the number of times that the ranks had
+    rejoined when the state was made. Ranks rejoin after workers have joined or left."""
 
     generation: int
     state: State
@@ -207,7 +211,8 @@ class Commits:
     - its state at a failure, until the next rejoining, because another rank may have committed its
       state of the same step
     - after a rejoining, until the rank has made two commits: its own state of the step from which
-      the ranks resumed, and the state after the rejoining, unless a state at a failure replaces it
+      the ranks resumed, and the state after the rejoining (or the state at a failure, if the rank
+      fails before)
     """
 
     def __init__(self) -> None:
@@ -240,9 +245,10 @@ class Commits:
     def rejoin(
         self, state: State, collective: Collective, name: str, timeout_s: float | None
     ) -> Report:
-        """Return this rank's state after the ranks have changed. All ranks must call this.
-        ``state`` is the present state, without tensors if the rank is new. All ranks raise
-        RankMismatch if an old rank has no state of the step from which the others resume."""
+        """Return the state with which this rank continues after ranks have joined or left. All
+        ranks must call this. ``state`` is the present state, without tensors if the rank is new.
+        All ranks raise RankMismatch if an old rank has no state of the step from which the others
+        resume."""
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
         kept = (live, *self._commits, self._base, self._loose)
@@ -282,7 +288,8 @@ class Commits:
 
 def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
     """Return the leader, from whose state all ranks resume, and the ranks that have their own state
-    of the same step. Raises RankMismatch if a rank that should have such a state lacks it."""
+    of the same step. Raises RankMismatch if another rank was in the run at that step, but has no
+    state of it. ``told`` has each rank's description of its states."""
     met = [rank for rank, each in enumerate(told) if each["has_met"]]
     trained = [rank for rank, each in enumerate(told) if each["live"]["tensors"]]
     # If others were in the run, ignore new workers, which may have loaded an old checkpoint.
@@ -305,9 +312,10 @@ def _agree(told: Sequence[State]) -> tuple[int, list[int]]:
 
 
 def _was_there(held: list[Point], point: Point) -> bool:
-    """Return whether a rank was in the run at ``point``, judging by the points of its kept states.
-    States of generation 0 show only that the rank was there in generation 0, because workers that
-    came later have such states too."""
+    """Return whether a rank whose kept states have the points ``held`` was in the run at ``point``.
+    It was if one of its states is of the same or of an earlier generation. A state of generation 0
+    counts only if ``point`` is of generation 0 too, because workers that came later also have such
+    states."""
     return bool(point[1]) and any(
         steps and generation <= point[0] and (generation > 0 or point[0] == 0)
         for generation, steps in held

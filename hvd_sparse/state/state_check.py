@@ -46,8 +46,9 @@ def bare(name: str) -> str:
 
 
 def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
-    """Return the state with the compressor's names of tensors, where the names differ only in the
-    prefixes of ``torch.compile``. A malformed or ambiguous state is returned unchanged."""
+    """Return the state with its tensors renamed to the compressor's names, where the two names of a
+    tensor differ only in the prefixes of ``torch.compile``. A malformed or ambiguous state is
+    returned unchanged."""
     if not isinstance(state, Mapping):
         return state
     parts = {part: state.get(part) for part in ("model", "tensors")}
@@ -82,7 +83,7 @@ def differences_of(
 
     place : this process's rank, and the number of ranks
     kept : for each tensor, the number of entries whose residual this rank keeps
-    strict : whether the state must have the same tensors as the compressor
+    strict : if True, it is a reason that only one of state and compressor has a tensor
     """
     if not isinstance(state, Mapping) or "version" not in state:
         raise CorruptCheckpoint(
@@ -167,8 +168,9 @@ def _of_lengths(
 
 
 def lengths_of(memory: Memory, spec: TensorSpec, kept: int) -> dict[str, tuple[int, ...]]:
-    """Return the valid lengths of each of a memory's arrays for one tensor, of which this rank
-    keeps the residual of ``kept`` entries."""
+    """Return the lengths that each of a memory's arrays may have for one tensor, by the arrays'
+    names. This rank keeps the residual of ``kept`` entries of the tensor. An array has this length,
+    or 0 if the memory creates it empty."""
     # Create the state of a tensor of one entry, which is cheap, to learn the arrays' names.
     arrays = memory.create(replace(spec, shape=(1,)), rollback=False).arrays()
     return {name: (kept,) if len(array) else (kept, 0) for name, array in arrays.items()}

@@ -39,9 +39,10 @@ class Place:
     world_size: int = 1
 
     def path(self, path: str) -> str:
-        """Return the path of this rank's file or folder, which may also be an address, such as
-        ``gs://bucket/run``. The rank replaces ``{rank}`` in the path. Without ``{rank}``, the rank
-        is inserted before the suffix, except on rank 0. A leading ``~`` is the home folder."""
+        """Return the path of this rank's file or folder. It may be an address, such as
+        ``gs://bucket/run``. The rank's number replaces ``{rank}`` in ``path``. Without ``{rank}``,
+        the number is inserted before the suffix, except on rank 0. A leading ``~`` stands for the
+        home folder."""
         path = os.path.expanduser(path)
         if "{rank}" in path:
             return path.replace("{rank}", str(self.rank))
@@ -51,20 +52,22 @@ class Place:
 
 @dataclass(eq=False)
 class Sink:
-    """An open writer. ``write`` writes a record; ``close`` closes files and connections."""
+    """An open writer. ``write`` writes a record; ``close`` closes the writer's files and
+    connections."""
 
     write: Callable[[Report], object]
     close: Callable[[], object]
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write metrics of a program without a compressor. (A compressor has its own ``log``.)
+        """Write a record of metrics in a program without a compressor. (A compressor has its own
+        ``log``.)
 
         Parameters
         ----------
         step : number of completed steps
-        metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``; not called
-            "event", "seconds" or "time" (InvalidOption)
+        metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``. The names
+            "event", "seconds" and "time" raise InvalidOption
         """
         check_names(metrics)
         self.write(stamped("metrics", step, self._began_s, numbers_of(metrics)))
@@ -91,8 +94,8 @@ class Writer(ABC):
 
     @abstractmethod
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        """Return this rank's sink. Raises InvalidOption if a package is missing or the destination
-        cannot be written."""
+        """Return this rank's sink, which writes the records. Raises InvalidOption if a package is
+        missing or the destination cannot be written."""
 
 
 Writers = Union[bool, tuple[Union[Writer, Function], ...]]
@@ -103,7 +106,8 @@ def resolve_writers(given: Option) -> Writers:
     """Return the option ``telemetry``, with its writers as objects.
 
     The option is a bool, a writer, or a list of writers. A writer is an id, a mapping ``{"id": ...,
-    option: value}``, an object, or a function of a record. True and False are returned unchanged.
+    option: value}``, a ``Writer``, or a function that is called with each record. True and False
+    are returned unchanged.
 
     >>> resolve_writers(["tensorboard", {"id": "jsonl", "path": "run.jsonl"}])[1]
     JsonLines(all_ranks=False, path='run.jsonl')
@@ -153,15 +157,16 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
 
 
 def stamped(event: str, step: int, began_s: float, content: Report) -> Report:
-    """Return a record with its common fields. ``began_s`` is the time, of ``time.monotonic``, when
-    recording began."""
+    """Return a record of ``content`` with the fields that all records have. ``began_s`` is the
+    value of ``time.monotonic()`` when recording began."""
     seconds = round(time.monotonic() - began_s, 6)
     return {"event": event, "step": step, "seconds": seconds, "time": time.time(), **content}
 
 
 def flat(record: Report) -> dict[str, float]:
-    """Return the numbers of a record by tag, for example ``density_achieved/layer1.weight``. Tags
-    of values over all tensors end in ``/total``. The tag of a program's metric is its name."""
+    """Return the numbers of a record by tag. The tag is the number's name and the tensor's, for
+    example ``density_achieved/layer1.weight``. Tags of values over all tensors end in ``/total``.
+    The tag of a program's own metric is its name."""
     if record["event"] == "metrics":
         names = [name for name in record if name not in COMMON_FIELDS]
         return {name: record[name] for name in names if record[name] is not None}

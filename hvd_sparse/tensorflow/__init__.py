@@ -24,18 +24,20 @@ __all__ = [
 
 
 class TensorflowSendNothing:
-    """The compressor of ``Compression.nothing``: lets Horovod reduce only the first number of each
-    tensor, and returns the rank's own gradient."""
+    """The compressor of ``Compression.nothing``, for measuring how long steps take without an
+    exchange of gradients. Horovod reduces only the first number of each tensor, and the rank trains
+    with its own gradient."""
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return the gradient's first number for Horovod to reduce, and the gradient. A constant
-        would not do, because TensorFlow evaluates allreduces of constants once and for all."""
+        """Return the gradient's first number, which Horovod reduces, and the gradient, which
+        ``decompress`` returns. A constant could not replace the number, because TensorFlow computes
+        the allreduce of a constant only once, and not in every step."""
         return tf.reshape(tensor, [-1])[:1], tensor
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Context) -> tf.Tensor:
-        """Return the rank's own gradient, after Horovod has reduced the number."""
+        """Return the rank's own gradient, ``ctx``, after Horovod has reduced the number."""
         with tf.control_dependencies([tensor]):
             return tf.identity(ctx)
 

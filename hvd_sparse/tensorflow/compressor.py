@@ -100,9 +100,10 @@ class TensorflowCompressor(Compressor):
         self._callers: dict[int, Optimizer] = {}
 
     def __hash__(self) -> int:
-        """Return the identity hash or, while Horovod wraps an optimizer, a hash for this optimizer,
-        because Horovod caches its reducing functions by the hash. Raises UnsupportedInput if the
-        optimizer is of Keras 3, which Horovod does not support."""
+        """Return the hash by which Horovod caches its functions that reduce gradients. While
+        Horovod wraps an optimizer, each optimizer gets a hash of its own, and so a reducing
+        function of its own. Otherwise the hash is the usual hash of the object. Raises
+        UnsupportedInput if the optimizer is of Keras 3, which Horovod does not support."""
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
@@ -116,7 +117,9 @@ class TensorflowCompressor(Compressor):
         return hash((id(self), id(caller)))
 
     def resolve(self) -> None:
-        """Find the variables and determine the name; the first ``compress`` calls this method."""
+        """Find the variables to compress, and determine the compressor's name from them. This
+        happens at the first ``compress``, or earlier if the compressor's state is needed, because
+        the first batch may build the model."""
         if hasattr(self, "functions"):
             return
         self._check_open()
@@ -156,8 +159,9 @@ class TensorflowCompressor(Compressor):
         again.
 
         All ranks call this method before every training step, outside of ``tf.function``. In the
-        step that decides the groups, ranks wait for each other. Before the first gradient the call
-        has no effect, unless an elastic state was synchronized.
+        step that decides the groups, ranks wait for each other. The call has no effect before the
+        ranks have compared their settings. They do this at the first gradient or, in an elastic
+        run, when the state is synchronized.
 
         Raises
         ------
@@ -191,7 +195,8 @@ class TensorflowCompressor(Compressor):
 
     def close(self) -> None:
         """End telemetry and the watchdog, and free the name, the state, and the variables of model
-        and optimizer. Afterwards, the compressor only has its reports, so save its state before."""
+        and optimizer. Afterwards, only the compressor's reports can be read, so save its state
+        before."""
         was_closed = self._is_closed
         super().close()
         if was_closed:
@@ -215,7 +220,8 @@ class TensorflowCompressor(Compressor):
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Value]:
         """Return the tensor that Horovod allreduces in place of the gradient, and a function that
-        ``decompress`` calls with the reduced tensor."""
+        ``decompress`` calls with the reduced tensor. While TensorFlow exports the model, nothing is
+        compressed: return the gradient and None."""
         if is_exporting():
             return tensor, None
         self._check_open()
@@ -272,7 +278,8 @@ class TensorflowCompressor(Compressor):
         return self.step.specs[position], variable
 
     def _loss_scale(self) -> tf.Tensor:
-        """Return a float32 scalar tensor, which the graph evaluates at every step."""
+        """Return the loss scale as a float32 scalar tensor, which the graph evaluates at every
+        step. It is 1 if nothing scales the loss."""
         scaler = self._scaler
         if scaler is None:
             return tf.constant(1.0, tf.float32)
@@ -302,7 +309,8 @@ class TensorflowCompressor(Compressor):
         return tensor if ctx is None else ctx(tensor)
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """Compute an optimizer's updates from now on; the optimizer applies them."""
+        """From now on, compute an optimizer's updates in the compressor's memory. The optimizer
+        only applies them."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
@@ -311,16 +319,17 @@ class TensorflowCompressor(Compressor):
             self._follower.rates = rates
 
     def scale_by(self, optimizer: Optimizer) -> None:
-        """Read the loss scale from ``optimizer``, unless the option ``grad_scaler`` was given. If
-        ``optimizer`` is None, gradients are not scaled."""
+        """From now on, read the loss scale from ``optimizer``, a ``LossScaleOptimizer``, unless the
+        option ``grad_scaler`` was given. If ``optimizer`` is None, gradients are not scaled."""
         if optimizer is None:
             self._scaler = None
         elif not self._is_scaled:
             self._scaler, self._is_scaled = optimizer, True
 
     def _find_scaler(self, caller: Optimizer) -> None:
-        """Find the ``LossScaleOptimizer`` around an optimizer of Keras 2. Under mixed_float16,
-        ``Model.compile`` makes it only after the compressor was made."""
+        """Find the ``LossScaleOptimizer`` around an optimizer of Keras 2, to read the loss scale
+        from it. It is searched here, because under mixed_float16 ``Model.compile`` makes the
+        ``LossScaleOptimizer`` after the program has made the compressor."""
         if self._is_scaled or caller is None or is_optimizer_of_keras_3(caller):
             return
         for frame in callers():
@@ -329,7 +338,9 @@ class TensorflowCompressor(Compressor):
                 self.scale_by(around)
 
     def _is_called(self) -> bool:
-        """Return whether Horovod will run the operations that it traces."""
+        """Return whether Horovod calls this compressor in a step. It does not on ranks outside of
+        the process set, nor if there is only one rank, unless the run is elastic and others may
+        join."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:

@@ -26,7 +26,8 @@ from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
-    """Mixin with which an elastic state commits, restores and synchronizes a compressor."""
+    """Mixin with which Horovod's elastic states also commit, restore and synchronize a
+    compressor."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
@@ -41,7 +42,8 @@ class WithCompressor:
         super()._load_model()  # type: ignore[misc]
 
     def sync(self) -> None:
-        """Synchronize with the ranks of the new world. Collective."""
+        """Redistribute the compressor's state over the ranks of the new world, and let Horovod
+        synchronize the rest of the elastic state. Collective."""
         try:
             self.compressor.rejoin()
             super().sync()  # type: ignore[misc]
@@ -50,7 +52,9 @@ class WithCompressor:
             raise HorovodInternalError(error) from error
 
     def check_host_updates(self) -> None:
-        """Require a synchronization even if workers only left, to redistribute residuals."""
+        """Raise Horovod's ``HostsUpdatedInterrupt`` if the hosts have changed. Unlike Horovod's own
+        method, require a synchronization even if workers only left, because residuals must be
+        redistributed."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -58,9 +62,10 @@ class WithCompressor:
 
 
 class _State(elastic.TensorFlowState):  # type: ignore[misc]
-    """Horovod's state, except that ``sync`` broadcasts the variables. Under TensorFlow 2, Horovod's
-    constructor does this instead, so a joining worker would wait forever for the others, which
-    synchronize, and would train with its own variables."""
+    """Horovod's state, except that ``sync`` broadcasts the variables. Under TensorFlow 2, Horovod
+    broadcasts them in the constructor, and not in ``sync``. So a worker that joins later would wait
+    in its constructor forever, because the other workers, which already have a state, only call
+    ``sync``."""
 
     def __init__(self, variables: Iterable[Value], **options: Any) -> None:
         self.variables, self.session = list(variables), None

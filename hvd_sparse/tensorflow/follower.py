@@ -1,9 +1,10 @@
 """Keras optimizers given as ``optimizer=``: they apply the updates that the compressor's memory
 (the part that keeps the residual) computes.
 
-When a program reads the optimizer's variables, for example to save them, the memory's moments are
-first copied into the variables. If a program writes moments into the variables, for example to load
-them, the memory continues from the written moments.
+The memory also keeps the moments: the momentum's velocities, or Adam's averages. When a program
+reads the optimizer's variables, for example to save them, the memory's moments are first copied
+into the variables. If a program writes moments into the variables, for example to load them, the
+memory continues from the written moments.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ gradient. With Nesterov, memories divide by the number's square, which must not 
 
 class Showing:
     """Mixin for an optimizer given as ``optimizer=``. When the program reads the optimizer's
-    variables, they are first filled with the memory's moments."""
+    variables, the moments of the compressor's memory are first copied into them."""
 
     hvd_sparse_follower: Follower
 
@@ -80,7 +81,8 @@ class Showing:
 
 class ApplyingOfKeras3(Showing):
     """Mixin for optimizers of Keras 3. ``update_step`` subtracts the learning rate times the
-    compressor's result. Variables that are never compressed are updated as without this class."""
+    compressor's result from the variable. Variables that are never compressed are updated as
+    without this class."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -93,7 +95,8 @@ class ApplyingOfKeras3(Showing):
 
 
 class Applying(Showing):
-    """Mixin for optimizers of Keras 2 that does the same as ``ApplyingOfKeras3``."""
+    """Mixin for optimizers of Keras 2. As in ``ApplyingOfKeras3``, ``update_step`` subtracts the
+    learning rate times the compressor's result from a compressed variable."""
 
     def apply_gradients(self, grads_and_vars: Value, *args: Value, **options: Value) -> Value:
         pairs = list(grads_and_vars)
@@ -111,7 +114,8 @@ class Applying(Showing):
 
 
 class ApplyingLegacy(Applying):
-    """Mixin for the legacy optimizers of Keras 2, whose methods have other names."""
+    """Mixin for the legacy optimizers of Keras 2. It changes the updates as ``Applying`` does, in
+    the methods that legacy optimizers have in place of ``update_step``."""
 
     @property
     def weights(self) -> Value:
@@ -133,8 +137,10 @@ class ApplyingLegacy(Applying):
 
 
 class Follower:
-    """Reads each tensor's settings from the optimizer, and copies moments between the optimizer and
-    the memory. ``met`` has the positions of variables whose gradients the compressor receives."""
+    """Connects an optimizer given as ``optimizer=`` to the compressor's memory: reads each tensor's
+    settings from the optimizer, and copies moments (velocities, or Adam's averages) between the
+    optimizer and the memory. Positions are those in the compressor's list of variables. ``met`` has
+    the positions of the variables whose gradients the compressor receives."""
 
     _step: Step | None = None
     _index: VariableIndex
@@ -180,7 +186,9 @@ class Follower:
     def bind(
         self, step: Step, index: VariableIndex, paths: Sequence[str], size: Callable[[], int]
     ) -> None:
-        """Let the memories of ``step`` read the optimizer's settings from this object."""
+        """Let the memories of ``step`` read the optimizer's settings from this object. ``index``
+        has the compressor's variables, ``paths`` their paths in the model, and ``size`` returns the
+        number of ranks."""
         self._step, self._index, self._paths, self._size_of_world = step, index, paths, size
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -242,9 +250,10 @@ class Follower:
         self._is_eager, self._traced = tf.executing_eagerly(), self._constants()
 
     def update(self, variable: Value, ours: Update, keras_own: Update) -> Value:
-        """Run ``ours`` if the memory computes the updates of ``variable``. Run ``keras_own`` if the
-        variable is not compressed, or if an elastic run has only one rank, because Horovod then
-        calls no compressor."""
+        """Update a variable by one of two functions. ``ours`` applies the update that the memory
+        computed. ``keras_own`` is the optimizer's own update; it is used if the variable is not
+        compressed, or if an elastic run has only one rank, because Horovod then calls no
+        compressor."""
         assert self._step is not None  # ``check`` raises before
         if self._index.lookup(value_of(variable)) not in self._step.compressed:
             return keras_own()
@@ -254,10 +263,11 @@ class Follower:
         return tf.cond(hvd.size_op() > 1, lambda: (ours(), 0)[1], lambda: (keras_own(), 0)[1])
 
     def beside(self, scale: tf.Tensor) -> tf.Tensor:
-        """Return a float64 vector of the loss scale, the learning rate, the memory's
-        hyper-parameters, whether Adam adds epsilon before it corrects the bias (epsilon hat), and
-        the step counter. The graph reads these values, because Python might read the counter before
-        its increment on some ranks, and after it on others."""
+        """Return the optimizer's settings in this step as a float64 vector, which ``note`` reads:
+        the loss scale, the learning rate, the memory's hyper-parameters, whether Adam adds epsilon
+        before it corrects the bias (epsilon hat), and the step counter. The graph reads these
+        values, because Python might read the counter before its increment on some ranks, and after
+        it on others."""
         optimizer = self._optimizer
         # Horovod divides the results by the number of accumulated batches. Treat this number as a
         # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
@@ -285,7 +295,8 @@ class Follower:
         return {key: float(value) for key, value in held.items() if isinstance(value, (int, float))}
 
     def note(self, held: np.ndarray) -> float:
-        """Store the vector of ``beside``, and return the loss scale, the first of its values."""
+        """Store the settings in ``held``, the vector that ``beside`` made, and return the first of
+        them, the loss scale."""
         scale, rate, *numbers, is_hat, steps = np.asarray(held).tolist()
         told = dict(zip(self._names, numbers))
         # For constants, use the values that Keras reads in update_step: the graph of Horovod's
@@ -332,7 +343,8 @@ class Follower:
         return {**told, "weight_decay": self._memory.weight_decay}
 
     def _given(self, step: Step, position: int) -> Moments | None:
-        """Return moments that a program has written into the optimizer's variables, or None."""
+        """Return the moments that a program has written into the optimizer's variables since the
+        memory last read them. Return None if the program has written none."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
         if position not in self._to_look:
             self._offsets.setdefault(position, state.steps - told)
@@ -370,8 +382,8 @@ class Follower:
         return Moments(arrays, told, self._size_of_world())
 
     def _resume(self, state: TensorState, position: int, told: int) -> None:
-        """Continue from a state that was loaded into the compressor. Keep each rank's moments and
-        their number of steps, even if the optimizer counts its steps from 0 again."""
+        """Continue a tensor from a state that was loaded into the compressor. Keep each rank's
+        moments and their number of steps, even if the optimizer counts its steps from 0 again."""
         if hasattr(state.memory, "begun"):
             counted = state.steps - 1 - state.memory.begun + passes_of(self._optimizer)
             # The optimizer is ahead if the last steps before the save did not use this tensor.
@@ -379,14 +391,17 @@ class Follower:
             self._count(state, position, told)
 
     def _count(self, state: TensorState, position: int, told: int) -> None:
-        """Let Adam's memory correct its bias by the optimizer's count of steps, as Keras does. With
-        a loss scale, Keras 2 also counts the steps that overflow."""
+        """Let Adam's memory correct the bias of its moments by ``told``, the optimizer's count of
+        steps, as Keras does. The compressor's count may differ, because with a loss scale Keras 2
+        also counts steps whose gradients overflow."""
         if hasattr(state.memory, "begun"):
             state.memory.begun = state.steps - told - self._behind.get(position, 0)
 
     def _is_as_written(self, position: int, name: str, array: np.ndarray) -> bool:
-        """Return whether a variable with moments is unchanged since the last call, or since
-        ``show`` wrote to it. The first call returns whether the variable is zero."""
+        """Return whether no program has changed a variable with moments, whose value is now
+        ``array``. The value is compared with that of the last call, or with that which ``show``
+        wrote since then. At the first call, it is compared with zeros, which is how Keras creates
+        the variable."""
         written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
         self._written[position, name] = _sum_of(array)
         return written == self._written[position, name]
@@ -408,7 +423,8 @@ class Follower:
         del self._optimizer
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables; do nothing in a traced graph."""
+        """Copy this rank's moments from the memory into the optimizer's variables. Do nothing while
+        a graph is traced."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:
@@ -448,8 +464,8 @@ def _settings_of_muon(
 
 
 def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
-    """Warn if an optimizer has moments, because they are lost. ``loss`` is a part of the warning:
-    where they are lost, and a remedy."""
+    """Warn that an optimizer's moments are lost, if it has any. ``loss`` is the part of the warning
+    that names where they are lost, and a remedy."""
     moments = [*getattr(optimizer, "momentums", ()), *getattr(optimizer, "_momentums", ())]
     for slots in getattr(optimizer, "_slots", {}).values():  # of the legacy optimizers
         moments += slots.values()
@@ -468,8 +484,9 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer's variables that hold the moments of ``variable``, by the memory's array
-    names. The result is empty before the optimizer is built, and for Muon."""
+    """Return the optimizer's variables that hold the moments of ``variable``. The keys are the
+    names that the memory gives to these moments. The result is empty before the optimizer is built,
+    and for Muon."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

@@ -1,5 +1,5 @@
 """Adds operations to a graph: the exchange of messages, and for ``Compression.auto`` a branch for
-each way of sending gradients."""
+each way of sending gradients (sparse, dense, or dense in float16)."""
 
 from __future__ import annotations
 
@@ -43,9 +43,11 @@ class GraphOwner(Owner, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The operations that choose a step's branch. All ranks take the branch ``way``, and submit
-    only the collectives of this branch. If ``is_timed``, ``note_end`` is called with each
-    result."""
+    """The tensors of a graph that determine the branch of a step, and thus how its gradients are
+    sent. All ranks take the branch ``way`` (``graph_functions`` lists the branches), and submit
+    only the collectives of this branch. In a timed step (``is_timed``), the graph calls
+    ``note_end`` with each result, to learn when the step ended. ``site`` describes Horovod's
+    call."""
 
     owner: GraphOwner
     site: CallSite
@@ -56,15 +58,19 @@ class Branches:
     note_end: Callable[[np.ndarray], np.int32]
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
-        """Return, for a dense branch, counterparts of the outputs of ``GraphFunctions.send``: the
-        array for Horovod to reduce, and placeholders for the tensor's number and message."""
+        """Return the outputs of a dense branch: the array for Horovod to reduce, and placeholders
+        for the tensor's number and message. The placeholders are needed because all branches must
+        have outputs of the same dtypes, and the sparse branch returns those of
+        ``GraphFunctions.send``."""
         # Horovod's operation has a single dtype, so a float16 gradient has an allreduce of its own,
         # and one entry stands for the gradient here.
         wire = tf.cond(self.is_half, lambda: tf.ones([1], flat.dtype), lambda: flat)
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """Return the result of a dense branch; ``reduced`` is the reduced array of ``aside``."""
+        """Return the reduced gradient in a dense branch. It is ``reduced``, the array of ``aside``
+        after Horovod's allreduce, or in the float16 branch the result of an allreduce of
+        ``flat``."""
 
         def half() -> tf.Tensor:
             prescale, postscale = self.site.scales
@@ -82,7 +88,7 @@ class Branches:
 
     def timed(self, result: tf.Tensor) -> tf.Tensor:
         """Return a branch's result. In a timed step, first call ``note_end``. Every branch makes
-        this call, so that it delays all branches alike."""
+        this call, so that the time of the call is part of every branch's time."""
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -93,8 +99,9 @@ class Branches:
 
 
 class GraphBucket:
-    """The tensors of one message, while a graph is traced. The message of a single tensor is built
-    at once. A group's message is built after all its tensors, when Horovod requests a result."""
+    """The tensors of one message, while a graph is traced. A single tensor's operations that build
+    and exchange the message are added at once. Those of a group are added after all its tensors,
+    when Horovod requests the first result."""
 
     def __init__(
         self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
@@ -110,7 +117,8 @@ class GraphBucket:
     def send(
         self, spec: TensorSpec, flat: tf.Tensor, token: tf.Tensor, scale: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Add a tensor; return the array that Horovod reduces for it, and the tensor's number."""
+        """Add a tensor to the message. Return the array that Horovod reduces in place of the
+        gradient, and the number by which ``receive`` finds the tensor."""
         self._join(spec)
         function: Callable[..., Value] = self._owner.functions.send
         moved = self._moved(0)
@@ -147,7 +155,8 @@ class GraphBucket:
     def receive(
         self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor
     ) -> tf.Tensor:
-        """Return the reduced gradient of a tensor, flat. No tensor can be added afterwards."""
+        """Return the reduced gradient of the tensor ``number``, flat. Afterwards, no tensor can be
+        added to the message."""
         if self._gathered is None:
             self._gathered = self._exchange()
         # Pass all inputs to one function: Horovod's branches ignore control dependencies.
@@ -197,10 +206,10 @@ class GraphBucket:
 
 
 class GraphFallback(Fallback):
-    """The policy of ``Compression.auto`` in graphs. In each step, one operation, which runs Python
-    code, chooses for all gradients of a call of Horovod whether they are sent sparse or dense. Each
-    way is a branch of the graph. In the dense branch, Horovod reduces the gradients, and Python
-    code runs only in measured steps."""
+    """The policy of ``Compression.auto`` in graphs: it decides in each step how gradients are sent.
+    Each way is a branch of the graph, and one operation, which runs Python code, chooses the branch
+    for all gradients of a call of Horovod. In the dense branches, Horovod reduces the gradients,
+    and further Python code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
         refuse_graphs()
@@ -212,7 +221,8 @@ class GraphFallback(Fallback):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
     def close(self) -> None:
-        """Drop the operations that were built last, which refer to their graph's variables."""
+        """Drop the operations that were built last, because they keep their graph's variables
+        alive."""
         self._branches = None
 
     def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
@@ -276,7 +286,8 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether every rank has sent all residuals of these tensors. Collective."""
+        """Return whether every rank has sent the whole residuals of the tensors at these positions.
+        Collective."""
         owing = [position for position in positions if position in self.owed]
         are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
         if are_paid:

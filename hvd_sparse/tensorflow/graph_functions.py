@@ -71,14 +71,17 @@ def call_numpy(
     *,
     name: str,
 ) -> Value:
-    """Return the outputs, as tensors, of an operation that calls a function on the host."""
+    """Add an operation that calls a function of numpy arrays on the host, and return the
+    operation's outputs as tensors."""
     with tf.device(HOST):
         return tf.numpy_function(function, inputs, dtypes, name=name)
 
 
 @dataclass(eq=False)
 class SealedBucket:
-    """A running exchange. The thread that processes its result holds ``lock``."""
+    """A bucket (a tensor or group) whose exchange has begun. TensorFlow asks for the results of its
+    tensors in several threads. The first thread takes ``lock`` and processes the received messages
+    for all. If this fails, every thread raises ``failure``."""
 
     conversation: Conversation
     bucket: BucketRun
@@ -117,13 +120,14 @@ class GraphFunctions:
         return self._tokens.get(token if type(token) is bytes else bytes(token.item()))
 
     def forget(self) -> None:
-        """Drop all running steps. They can never end, because Horovod was restarted."""
+        """Drop all steps that have not ended. They can never end, because Horovod was restarted."""
         self._tickets.clear()
         self._counted = None
 
     def close(self) -> None:
-        """Drop the last step, and the optimizer and the variable that these functions read. Graphs
-        that still call the functions raise InvalidOption."""
+        """Drop the last step and the objects that these functions read: the optimizer, and the
+        variable that ``Witness`` watches. Graphs that call the functions afterwards raise
+        InvalidOption."""
         self._is_closed = True
         self.forget()
         self.follower = self.recorder = self.witness = None
@@ -138,11 +142,13 @@ class GraphFunctions:
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
         """Compress a tensor. Return a small array (the carrier) for Horovod to reduce in its place,
-        and the tensor's number, int64. Unless ``is_joined``, also return the two results of
-        ``seal``.
+        and the number (int64) that identifies the tensor in later calls. Unless ``is_joined``, also
+        begin the exchange, and return the two results of ``seal``.
 
         gradient : flat, in TensorFlow's memory
+        token : the ``runtime_token`` of the tensor's variable
         scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
+        way : branch of the step, ``SPARSE`` or ``EVERYTHING``
         is_joined : the tensor is in a group, for which ``seal`` is called later
         """
         came_s = time.perf_counter()
@@ -181,8 +187,9 @@ class GraphFunctions:
         return sent if is_joined else sent + self.seal(number)
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begin the exchange of the tensors with these numbers. Return the array and the splits of
-        its first collective."""
+        """Begin the exchange of a bucket, whose tensors have these numbers. Return the array and
+        the splits of the exchange's first collective; ``advance`` returns those of later
+        collectives."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
@@ -194,7 +201,8 @@ class GraphFunctions:
 
     def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
         """Pass the result of the previous collective to the exchange. Return the array of the next
-        collective, and its splits, int32, which are empty unless it is an alltoall."""
+        collective, and its splits (int32): for an alltoall, the length of each rank's part of the
+        array; otherwise empty."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.conversation.send(received)
         splits = NO_SPLITS if request.splits is None else request.splits
@@ -203,7 +211,9 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the reduced gradient, flat. Before an error is raised, the step is undone."""
+        """Return a tensor's reduced gradient, flat. ``reduced`` is the carrier after Horovod's
+        allreduce, ``received`` the result of the exchange's last collective. If the step has
+        failed, undo it and raise the error."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
         run.received.update(sealed.numbers)  # the exchange is over
@@ -245,8 +255,8 @@ class GraphFunctions:
         self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
-        """Undo a step, after waiting until other threads have run its exchanges. If the caller
-        raised the error earlier, TensorFlow would drop operations that have not begun, and other
+        """Undo a failed step, after waiting until other threads have run its exchanges. Without the
+        wait, TensorFlow would get the error earlier and drop operations that have not begun. Other
         ranks would wait for these operations."""
         self._ledger.clear()
         if is_elastic():  # Horovod's elastic run does not print errors that it does not know
@@ -263,8 +273,8 @@ class GraphFunctions:
     def finish_dense(
         self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return the flat result that the optimizer gets after Horovod has reduced a tensor's whole
-        gradient."""
+        """Return the flat result that the optimizer gets for a tensor that is never compressed,
+        after Horovod has reduced its whole gradient."""
         position = self.position(token)
         assert position is not None  # tracing raises an error for unknown variables
         loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
@@ -274,8 +284,9 @@ class GraphFunctions:
 
 class Witness:
     """Detects programs with a gradient tape that do not apply the reduced gradients, or that change
-    them first. The witness compares the changes of the smallest compressed variable with the
-    variable's gradients. ``factors`` is ``Follower.factors``, or None without ``optimizer=``."""
+    them before. It compares the changes of the smallest compressed variable with the variable's
+    gradients. ``factors`` returns the learning rate, and the rate times weight decay; it is None
+    without ``optimizer=``."""
 
     def __init__(
         self,
@@ -291,7 +302,8 @@ class Witness:
         self._steps = self._unchanged = self._altered = 0
 
     def note(self, result: np.ndarray, scale: float) -> None:
-        """Store the variable's value, and the update expected for ``result / scale``."""
+        """Store the variable's value, and with ``optimizer=`` the change that the program should
+        make to one of its entries. ``result / scale`` is the update without the loss scale."""
         if not result.any() or not np.isfinite(result).all():
             return
         index, expected = int(np.abs(result).argmax()), []
@@ -303,8 +315,9 @@ class Witness:
         self._before = value, index, expected
 
     def look(self) -> None:
-        """Compare the variable's change with the last result. Warn after ``ENOUGH`` results that
-        were not applied, or that were changed before they were applied."""
+        """Compare the variable with the values that ``note`` stored, to see whether the program has
+        applied the last result. Log a warning after ``ENOUGH`` results that were not applied, or
+        ``ENOUGH`` results that were changed before they were applied."""
         if self._before is None:
             return
         (value, index, expected), self._before = self._before, None

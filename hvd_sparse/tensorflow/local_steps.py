@@ -18,23 +18,25 @@ from hvd_sparse.types import Params, Report
 class LocalSteps(LocalStepsBase):
     """Exchanges compressed changes of the variables every few steps of a local optimizer.
 
-    ``hvd_sparse.torch.LocalSteps`` explains the method, the outer step, frozen parameters and the
-    papers' settings. With TensorFlow, the program runs the local optimizer by itself, and calls
-    ``advance`` after each of its steps, outside of ``tf.function``.
+    The anchors are the variables' values after the last exchange. An exchange averages the ranks'
+    changes since then, and makes the outer step: an SGD step of the anchors, with the average as
+    gradient. ``hvd_sparse.torch.LocalSteps`` explains the method, frozen parameters and the papers'
+    settings. With TensorFlow, the program runs the local optimizer by itself, and calls ``advance``
+    after each of its steps, outside of ``tf.function``.
 
     Parameters
     ----------
     variables : a built model, its trained variables, or a callable that returns them
     compression : function of a list of variables that makes the compressor, for example
-        ``functools.partial(Compression.topk, density=1 / 64)``; the exceptions are those of
-        ``hvd_sparse.torch.LocalSteps``
+        ``functools.partial(Compression.topk, density=1 / 64)``; ``hvd_sparse.torch.LocalSteps``
+        lists the compressors that cannot be used
     every : number of local steps between two exchanges
-    outer_lr, outer_momentum, nesterov : settings of the outer step
+    outer_lr, outer_momentum, nesterov : settings of SGD in the outer step
 
     Notes
     -----
     The constructor is collective: it broadcasts the trained variables of the lowest rank, so that
-    all ranks start from the same anchor; broadcast frozen ones yourself. If a layer is unfrozen
+    all ranks start from the same anchors; broadcast frozen ones yourself. If a layer is unfrozen
     later, the next exchange raises InvalidOption, provided that a model or a callable was given.
     The compressor's process set, if it has one, has the ranks that train together.
 
@@ -118,7 +120,8 @@ class LocalSteps(LocalStepsBase):
         """Return this rank's state, without the model and the local optimizer.
 
         taken : number of local steps since the last exchange
-        anchors, velocities : arrays in the order of the variables
+        anchors : the variables' values after the last exchange, in the order of the variables
+        velocities : momentum of the outer step, in the same order; empty without ``outer_momentum``
         compressor : the compressor's state
         """
         return {

@@ -60,14 +60,16 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def common_variables(optimizer: Optimizer) -> list[Value]:
-    """Return the variables of a Keras 3 optimizer that are equal on all ranks: all but the sums of
-    the gradients that it accumulates, which each rank has of its own batches."""
+    """Return the variables of a Keras 3 optimizer that are equal on all ranks. These are all
+    variables but the sums of accumulated gradients, because each rank accumulates gradients of its
+    own batches."""
     own = {id(each) for each in getattr(inner_of(optimizer), "_accumulated_gradients", ())}
     return [variable for variable in optimizer.variables if id(variable) not in own]
 
 
 def updates_of(*names: str) -> list[Value]:
-    """Return the update methods of the named optimizers in all loaded versions of Keras."""
+    """Return the methods with which the named optimizers compute updates, in all loaded versions of
+    Keras. An optimizer with one of these methods is recognized, even if its class is a subclass."""
     loaded = [tf.keras.optimizers, getattr(sys.modules.get("keras"), "optimizers", None)]
     updates = [
         getattr(getattr(optimizers, name, None), "update_step", None)
@@ -88,8 +90,9 @@ def update_of(optimizer: Optimizer) -> Value:
 
 
 def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
-    """Change the class of a Keras 3 optimizer to a subclass of ``base`` and of the original class.
-    The optimizer is still saved as one of the original class."""
+    """Change the class of a Keras 3 optimizer to a new subclass of ``base`` and of its original
+    class, with further ``members``. Keras still saves the optimizer as one of the original
+    class."""
     plain = optimizer.__class__
     told = {"__class__": property(lambda self: plain), "__module__": plain.__module__}
     derived = type(plain.__name__, (base, type(optimizer)), {**told, **members})
@@ -97,9 +100,10 @@ def derive(optimizer: Optimizer, base: type, **members: Value) -> None:
 
 
 def read_optimizer(optimizer: Optimizer) -> Handover:
-    """Return a Keras optimizer's name and the memories that can compute its updates. The optimizer
-    still applies decoupled weight decay itself. If the learning rate changes, updates differ from
-    Keras's, because Keras's momentum includes the rates of old steps."""
+    """Return a Keras optimizer's name, and the classes of memories that can compute its updates
+    (none if it is not supported). The optimizer still applies decoupled weight decay itself. If the
+    learning rate changes, the memory's updates differ from Keras's, because Keras's momentum
+    includes the rates of old steps."""
     if not hasattr(optimizer, "get_config"):
         raise InvalidOption(
             f"optimizer is {type(optimizer).__name__}: give a Keras optimizer, or leave it out"
@@ -163,7 +167,8 @@ def _path_of(schedule: Value, stride: int, steps: int) -> list[list[float]]:
 
 
 def calling_optimizer() -> Optimizer:
-    """Return the Keras optimizer that calls ``compress`` or is being wrapped; None for a tape."""
+    """Return the Keras optimizer that calls ``compress``, or that Horovod is wrapping now. Return
+    None if a gradient tape calls."""
     frames = (frame.f_locals for frame in callers() if frame.f_globals.get("__name__") in WRAPPERS)
     found = (local.get("self", local.get("optimizer")) for local in frames)
     return next((caller for caller in found if hasattr(caller, "get_config")), None)
@@ -176,7 +181,8 @@ def passes_of(optimizer: Optimizer) -> int:
 
 
 def stride_of(optimizer: Optimizer) -> int:
-    """Return the number of batches of an update. A schedule counts batches, not updates."""
+    """Return the number of batches for which the optimizer makes one update. Learning-rate
+    schedules count batches, so they advance by this number from one update to the next."""
     accumulated = getattr(inner_of(optimizer), "gradient_accumulation_steps", None)  # Keras 3
     return int(accumulated or passes_of(optimizer))
 
@@ -190,7 +196,8 @@ def divisor_of(optimizer: Optimizer) -> int:
 
 
 def refuse_clipping(optimizer: Optimizer, memory: Value) -> None:
-    """Raise InvalidOption if the optimizer would clip the updates that the memory computes."""
+    """Raise InvalidOption if the optimizer would clip the updates that the memory computes. Keras's
+    options of clipping are meant for gradients."""
     if not getattr(memory, "momentum", True):
         return  # the results are gradients
     for option in CLIPPING:

@@ -55,7 +55,8 @@ def _is_of_keras(thing: Value) -> bool:
 
 
 class VariableSource:
-    """The variables of a list, of a callable, or of a model, which may be built later."""
+    """The variables to compress, given as a list, a callable, or a model, which may be built
+    later."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
@@ -131,7 +132,8 @@ class VariableSource:
 
 
 def refuse_graphs() -> None:
-    """Raise an error in a graph of TensorFlow 1, or while a ``tf.function`` is traced."""
+    """Raise an error if a compressor is made in a graph of TensorFlow 1, or while a ``tf.function``
+    is traced."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(
@@ -161,12 +163,13 @@ def check_names(names: Sequence[str]) -> None:
 
 @dataclass
 class CallSite:
-    """Values that ``compress`` finds in the local variables of the functions of Horovod that call
-    it. A value is None, and ``scales`` is (1.0, 1.0), if it is not found.
+    """Describes the call of Horovod that led to a call of ``compress``, by values of local
+    variables of Horovod's functions. A value is None, and ``scales`` is (1.0, 1.0), if it is not
+    found.
 
-    process_set, op : those of Horovod's call
+    process_set, op : process set and reduction of Horovod's call
     variable : the variable of the gradient
-    together : the tensors of the gradient's group
+    together : the tensors of the gradient's group; None for a gradient without a group
     gradients, variables : all gradients and variables of Horovod's call, in the same order
     scales : the factors that Horovod applies before and after the reduction
     """
@@ -180,11 +183,13 @@ class CallSite:
     scales: tuple[float, float] = (1.0, 1.0)
 
     def place(self, tensor: object, local: Report, group: list[int] | None) -> None:
-        """Find the variable of a gradient in Horovod's lists, among the positions ``group``, or
-        among all positions if ``group`` is None. One tensor may be the gradient of several
-        variables, as in `a + b`. Horovod then passes the tensor once for each of them, in list
-        order, so an attribute of the tensor counts the calls, and the n-th call finds the n-th of
-        these variables."""
+        """Find the variable of the gradient ``tensor`` in Horovod's lists of gradients and
+        variables. ``group`` lists the positions to search; None stands for all.
+
+        One tensor may be the gradient of several variables, as in `a + b`. Horovod then passes the
+        tensor once for each of these variables, in the order of the list. So the calls are counted
+        in an attribute of the tensor, and the n-th call finds the n-th variable.
+        """
         gradients, variables = local.get("grads"), local.get("vars")
         if not isinstance(gradients, (list, tuple)) or not isinstance(variables, (list, tuple)):
             return
@@ -203,9 +208,10 @@ class CallSite:
 
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
-    """Return a description of Horovod's call that led to this call of ``compress``. Raises an error
-    if no compressor can serve this call. The description's ``variable`` is the one found while the
-    graph is traced; the graph may later run with another variable (see `runtime_token`)."""
+    """Return a description of the call of Horovod that led to this call of ``compress``. Raises an
+    error if no compressor can serve this call. The description's ``variable`` is the one found
+    while the graph is traced; the graph may later run with another variable (see
+    `runtime_token`)."""
     refuse_tensorflow_1()
     refuse_xla()
     _refuse_replicas()
@@ -250,20 +256,22 @@ def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
 
 
 def runtime_token(variable: Value) -> Value:
-    """Return a string tensor that identifies the variable when the graph runs. It is empty for
-    None, and for a tensor that a tape watches.
+    """Return a string tensor that identifies the variable when the graph runs. It is empty if
+    ``variable`` is None, or a tensor that a tape watches in place of a variable.
 
-    The variable that was found while tracing does not suffice: Horovod reduces inside a
+    The variable that is found while tracing does not suffice. Horovod reduces inside a
     `tf.function` with the variables as arguments, so TensorFlow may reuse the trace for another
-    model with equal shapes. Unregistered variables have tokens too, because TensorFlow numbers a
-    graph's branches by their content, and collectives' names contain these numbers.
+    model with equal shapes. Variables that the compressor does not know get tokens too, so that all
+    ranks build equal branches: TensorFlow numbers branches by their content, and collectives' names
+    contain the numbers.
     """
     handle = getattr(variable, "handle", None)
     return tf.constant(b"") if handle is None else tf.io.serialize_tensor(handle)
 
 
 class VariableIndex:
-    """Finds the position of a variable, also through another object that wraps the variable."""
+    """Finds the position of a variable in the compressor's list. The variable may be given by
+    another object that wraps the same memory, for example in a traced function."""
 
     def __init__(self, variables: Sequence[Value]) -> None:
         # The list keeps the variables' handles alive, so that no id is used again.
@@ -279,8 +287,9 @@ class VariableIndex:
             return {bytes(runtime_token(v).numpy()): i for i, v in enumerate(self.variables)}
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
-        """Return the position of a gradient's variable (None if unknown), and the variable. If
-        ``variable`` is None, search for the only variable with the gradient's shape and dtype."""
+        """Return the position of a gradient's variable in the compressor's list (None if unknown),
+        and the variable. If ``variable`` is None, search for the only variable with the gradient's
+        shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -289,7 +298,8 @@ class VariableIndex:
 
 
 def _eager_handle(variable: object) -> object | None:
-    """Return a variable's handle outside of graphs. All objects that wrap the variable share it."""
+    """Return a variable's handle, TensorFlow's reference to its memory, as it is outside of graphs.
+    All objects that wrap the variable share this handle."""
     handle: object | None = getattr(variable, "handle", None)
     while handle is not None and not hasattr(handle, "numpy"):
         graph = getattr(handle, "graph", None)
@@ -304,9 +314,10 @@ def _eager_handle(variable: object) -> object | None:
 def spec_of_unknown(
     tensor: tf.Tensor, variable: object | None, configuration: Configuration
 ) -> TensorSpec:
-    """Return an unregistered variable's spec, so that its compression fails on all ranks together.
-    Raises UnknownGradient if the tensor's shape is unknown or the tensor would not be compressed,
-    because then no array can report the error to the other ranks."""
+    """Return a spec for the gradient of a variable that the compressor does not know, so that its
+    compression fails on all ranks together. Raises UnknownGradient if the tensor's shape is unknown
+    or the tensor would not be compressed, because then no array can report the error to the other
+    ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)

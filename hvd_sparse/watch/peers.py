@@ -46,7 +46,8 @@ logger = logging.getLogger("hvd_sparse")
 
 
 class RunningClock:
-    """A clock whose time, ``now_s``, counts the seconds in which this process ran."""
+    """A clock whose time, ``now_s``, counts only the seconds in which this process ran and released
+    Python's lock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -54,7 +55,8 @@ class RunningClock:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the clock's thread if it is not running. A forked child must start it again."""
+        """Start the clock's thread if it is not running. A forked child must start it again,
+        because threads are not copied into the child."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -74,11 +76,11 @@ clock = RunningClock()
 
 
 class Ledger:
-    """Counts how often each tensor was submitted, and records since when each pending tensor waits
-    for its result. Ranks compare the counts. Thread-safe.
+    """Counts how often each tensor was submitted to Horovod, and records since when each pending
+    tensor (submitted, but without a result) waits. Ranks compare the counts. Thread-safe.
 
-    reached_s : the time when a collective of this package last ended. Pending tensors wait for
-        other ranks since then at the earliest, because all ranks took part in the collective
+    reached_s : the time when a collective of this package last ended. All ranks took part in it, so
+        a pending tensor has waited for other ranks since then at the earliest
     """
 
     def __init__(self) -> None:
@@ -108,15 +110,17 @@ class Ledger:
             self._last_change = clock.now_s
 
     def restart(self) -> None:
-        """Remove the pending tensors and reset the counts, for a new world."""
+        """Remove the pending tensors and reset the counts, because the run continues with other
+        ranks."""
         self.clear()
         with self._lock:
             self._counts.clear()
             self._begun_before = self.begun
 
     def begin_wait(self) -> None:
-        """Record that this package begins to wait for a collective. Such a wait raises an error at
-        the time limit, so the watchdog gives the program time to handle it (``GRACE_S``)."""
+        """Record that this package begins to wait for a collective. Unlike Horovod's waits, this
+        wait raises an error at the time limit, so the watchdog then gives the program ``GRACE_S``
+        seconds to handle the error."""
         with self._lock:
             self._waits += 1
 
@@ -139,17 +143,19 @@ class Ledger:
 
     @property
     def idle_s(self) -> float:
-        """The seconds since the last submission, or since the last result arrived."""
+        """The seconds since the last submission or the last result, whichever was later."""
         return clock.now_s - self._last_change
 
     def pending(self) -> dict[str, int]:
-        """Return the pending names, oldest first, with the number of submissions of each."""
+        """Return the names of the pending tensors, oldest first, with the number of submissions of
+        each."""
         with self._lock:
             names = sorted(self._since, key=self._since.__getitem__)
             return {name: self._counts[name] for name in names}
 
     def oldest(self) -> tuple[str, int, float] | None:
-        """Return the oldest pending name, its number of submissions, and its age in s; or None."""
+        """Return the name of the tensor that is pending longest, its number of submissions, and the
+        seconds that it has waited. Return None if no tensor is pending."""
         with self._lock:
             if not self._since:
                 return None
@@ -180,11 +186,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """A rank's answer.
+    """A rank's answer to a question about the ledger.
 
     submissions : number of the rank's submissions
     behind : names of the tensors that the rank has submitted less often than the asking rank
-    place : text that names the lines that the rank's main thread is executing
+    place : text with the lines of code at which the rank's main thread is
     """
 
     rank: int
@@ -239,7 +245,7 @@ def addresses() -> tuple[str, ...]:
 
 
 def introduce(endpoint: Endpoint, gatherer: Gatherer) -> list[Endpoint]:
-    """Return all ranks' endpoints. Collective."""
+    """Send this rank's endpoint to all ranks, and return the endpoints of all ranks. Collective."""
     told = gatherer.tell_all(astuple(endpoint))
     return [Endpoint(rank, tuple(where), port, token) for rank, where, port, token in told]
 
@@ -249,7 +255,7 @@ def ask_all(
 ) -> dict[int, Answer]:
     """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors of ``submitted`` they have
     submitted less often than this rank. Return the answers by rank, without ranks that do not
-    answer."""
+    answer within ``patience_s`` seconds."""
     mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
     question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
     answers: dict[int, Answer] = {}

@@ -89,7 +89,8 @@ LIBRARIES = (
 
 class Watchdog:
     """Watches the ledger of one compressor, and answers the other ranks' questions about the
-    ledger. A tensor may take ``timeout_s`` seconds; None sets no limit."""
+    ledger. The process ends if a tensor waits for its result longer than ``timeout_s`` seconds;
+    None sets no limit."""
 
     def __init__(self, name: str, rank: int, timeout_s: float | None) -> None:
         self.name = name
@@ -113,8 +114,8 @@ class Watchdog:
         return Endpoint(rank, addresses(), self._port.number, self._port.token)
 
     def meet(self, endpoints: Sequence[Endpoint]) -> None:
-        """Restart the ledger, and store the other ranks' endpoints; ``endpoints`` has those of all
-        ranks."""
+        """Restart the ledger for a new set of ranks, and store the endpoints at which the others
+        answer. ``endpoints`` has those of all ranks."""
         self.ledger.restart()
         self._peers = [endpoint for endpoint in endpoints if endpoint.token != self._port.token]
 
@@ -137,7 +138,7 @@ class Watchdog:
         return why
 
     def lagging(self) -> list[int]:
-        """Ask all ranks, and return those that have submitted fewer tensors than this rank."""
+        """Ask all ranks, and return the ranks that have submitted fewer tensors than this rank."""
         submissions = self.ledger.submissions
         answers = self._ask({}).values()
         return sorted(answer.rank for answer in answers if answer.submissions < submissions)
@@ -167,8 +168,8 @@ class Watchdog:
 
     def _judge(self, limit_s: float, name: str, count: int, age_s: float) -> None:
         """End the process if a tensor has waited longer than the limit. The limit is multiplied by
-        ``TIMES_IN_DOUBT`` if all ranks have submitted the tensor, or if a rank does not answer,
-        because a silent rank may release Python's lock later."""
+        ``TIMES_IN_DOUBT`` if all ranks have submitted the tensor. It is also multiplied if a rank
+        does not answer, because this rank may answer as soon as it releases Python's lock."""
         is_last = age_s > TIMES_IN_DOUBT * limit_s
         if age_s <= limit_s or (self._spared == (name, count) and not is_last):
             return
@@ -189,7 +190,8 @@ class Watchdog:
 
     def _look_for_join(self) -> None:
         """End this process if it is in ``hvd.join()`` and another rank has submitted more tensors
-        than this rank."""
+        than this rank. The other rank would wait forever, because ``hvd.join()`` does not work with
+        this package."""
         # Only while nothing is exchanged, because reading the stack takes time from other threads.
         submissions = self.ledger.submissions
         if is_in_join(lines_of_main_thread()) and any(
@@ -270,10 +272,11 @@ def lines_of_main_thread() -> list[Line]:
     """Return the lines of the main thread's stack, innermost first. Outer lines may be missing if
     the thread leaves a generator during the call.
 
-    The call turns garbage collection off. Otherwise CPython 3.11 may collect while it creates a
-    frame's ``f_back``, and a finalizer may let the main thread continue, so that the frame no
-    longer exists. faulthandler cannot be used, because it reads the list of all threads without a
-    lock, and crashes the process if a C++ library's thread enters or leaves Python at that time.
+    The call turns garbage collection off while it reads the stack. Otherwise CPython 3.11 may
+    collect while it creates a frame's ``f_back``. A finalizer may then release Python's lock, the
+    main thread continues, and the frame no longer exists. faulthandler cannot be used, because it
+    reads the list of all threads without a lock, and crashes the process if a C++ library's thread
+    enters or leaves Python at that time.
     """
     is_collecting = gc.isenabled()
     gc.disable()
@@ -291,7 +294,8 @@ def lines_of_main_thread() -> list[Line]:
 
 
 def place_of(lines: Sequence[Line]) -> str:
-    """Return a text with a stack's innermost line, and with its innermost line of user code."""
+    """Return a text with the innermost line of a stack, and with the innermost line of user code in
+    it."""
     if not lines:
         return "no frame of its main thread"
     own = next((line for line in lines if not line.file.startswith(LIBRARIES)), lines[0])
@@ -307,9 +311,10 @@ def is_in_join(lines: Sequence[Line]) -> bool:
 
 
 class PatientPending:
-    """A started collective. Its time limit counts only the seconds in which this process ran. If a
-    rank does not answer at the limit, the wait is extended once. The watchdog counts anew after a
-    result, because ``save`` waits for many collectives, which may take long together."""
+    """A collective that has been started. Its time limit counts only the seconds in which this
+    process ran. If a rank does not answer at the limit, the limit is multiplied by
+    ``TIMES_IN_DOUBT`` once. After a result, the watchdog measures the waits of pending tensors
+    anew, because ``save`` waits for many collectives, which may take long together."""
 
     def __init__(self, pending: Pending, watchdog: Watchdog) -> None:
         self._pending, self._watchdog = pending, watchdog
@@ -337,7 +342,8 @@ class PatientPending:
 
 @dataclass(eq=False)
 class PatientCollective:
-    """A collective whose time limits follow the rules of ``PatientPending``."""
+    """Wraps the collectives of a backend, so that their time limits follow the rules of
+    ``PatientPending``."""
 
     _collective: Collective
     _watchdog: Watchdog
