@@ -41,8 +41,9 @@ class Exchange(Options):
     sums_first : gradients are summed before the selection, and the summing rank keeps the residual
     shares_indices : all ranks send values at the same indices; an allreduce sums these values,
         without a codec
-    sums_again : the exchange encodes sums of entries. It may also return entries to the residual
-        after the residual was stored, so the residual must be stored in float32
+    sums_again : the exchange encodes sums of several ranks' entries, and may return entries that
+        were not applied. They are added to the stored residual, which must then be in float32,
+        because a residual of 16 bits would be rounded a second time
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's encoded selections

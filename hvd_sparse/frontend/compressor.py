@@ -316,8 +316,9 @@ class Compressor:
         config, model : the parts and options; the shape and dtype of every tensor
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
-        references : only if densities follow the learning rate: for each parameter group, the rate
-            by which the rate of a step is divided to compute the density of the step
+        references : only if densities follow the learning rate: for each parameter group, the
+            reference rate. The density of a step is proportional to the step's learning rate
+            divided by this rate
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
             threshold, the values that selector and exchange keep for the next step, the name of the
             tensor or group from which entries were last selected, the memory's arrays and numbers,

@@ -175,10 +175,11 @@ class Memory(Options):
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
     finishes : ``finish`` processes all reduced gradients, even of tensors that are never compressed
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
-    needs_host : the reason why, with these options, gradients on an accelerator must be copied to
-        the host, as the end of a sentence about the memory; empty if the copy is not needed
-    needs_optimizer : the reason why, with these options, a compressor needs ``optimizer=``, also as
-        the end of a sentence; empty if the compressor does not need it
+        (+1 and -1)
+    needs_host : why, with these options, gradients on an accelerator must be copied to the host;
+        empty if they need not be. The text completes a sentence: "the memory ..."
+    needs_optimizer : why, with these options, a compressor needs ``optimizer=``; empty if it does
+        not. The text completes a sentence in the same way
     """
 
     id: ClassVar[str]

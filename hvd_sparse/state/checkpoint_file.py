@@ -163,7 +163,7 @@ def read(path: str | os.PathLike[str]) -> list[Report]:
 
 
 def from_bytes(data: bytes) -> Report:
-    """Return the first state in ``data``, which ``to_bytes`` returned. Raises CorruptCheckpoint if
+    """Return the state that ``to_bytes`` has converted to ``data``. Raises CorruptCheckpoint if
     ``data`` is incomplete or was altered."""
     return _parse(np.frombuffer(data, np.uint8), "a saved state")[0]
 

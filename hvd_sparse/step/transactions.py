@@ -88,8 +88,8 @@ class Transactions:
             self._uncount(run)
 
     def drop(self, position: int, run: StepRun) -> None:
-        """Undo a tensor's step at once, because no rank uses its result. The step of the other
-        tensors is complete without it, so that their new states can be read."""
+        """Undo a tensor's step at once, because no rank uses its result. The step no longer waits
+        for this tensor: when all other tensors have results, their new states can be read."""
         with self.lock:
             run.is_closed = True
             if self._staged_by.get(position) is run:

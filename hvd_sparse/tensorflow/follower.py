@@ -415,9 +415,10 @@ class Follower:
         self._to_look.update(range(len(self._index.variables)))
 
     def close(self) -> None:
-        """Leave this rank's moments to the optimizer, which from now on refuses gradients, because
-        it would apply them without momentum. Drop optimizer and variables, because TensorFlow keeps
-        the optimizer's class, which refers to this object."""
+        """Write this rank's moments to the optimizer. From now on, the optimizer refuses gradients,
+        because it would apply them without momentum. Drop the references to the optimizer and to
+        its variables: TensorFlow never frees the optimizer's class, which refers to this object, so
+        they would stay in memory."""
         self.show(self._optimizer)
         self._step, self._index = None, VariableIndex([])
         del self._optimizer

@@ -80,7 +80,7 @@ class Ledger:
     tensor (submitted, but without a result) waits. Ranks compare the counts. Thread-safe.
 
     reached_s : the time when a collective of this package last ended. All ranks took part in it, so
-        a pending tensor has waited for other ranks since then at the earliest
+        no pending tensor has waited for another rank for a longer time
     """
 
     def __init__(self) -> None:

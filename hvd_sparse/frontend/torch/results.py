@@ -140,9 +140,11 @@ class Results:
         weakref.finalize(self, ABANDONED.extend, self.hooks)
 
     def hand_over(self, way: str = "", clipping_remedy: str = "") -> None:
-        """Expect from now on that only the optimizer given as ``optimizer=`` applies results. The
-        arguments are advice in messages to the user: ``way`` if gradients bypass the compressor,
-        ``clipping_remedy`` if the program changes results before they are applied."""
+        """From now on, only the optimizer given as ``optimizer=`` may apply results.
+
+        way : text for errors: how to make gradients come through the compressor
+        clipping_remedy : text for warnings: what to do instead of clipping results
+        """
         self._is_handed_over, self.way, self._clipping_remedy = True, way, clipping_remedy
         by_size = sorted(self._trained, key=lambda each: each[1].numel())
         self._smallest = cycle([i for i, _ in by_size if i in self._step.compressed])

@@ -159,7 +159,7 @@ def unpacked(
 ) -> tuple[int, Selection | None, list[float]]:
     """Read a copy of the tensor that ``packed`` returned. Return three results: the number of
     entries in the mask; these entries, or None if there are more than ``capacity``; and a list of
-    the further scalars, of which there are ``also``."""
+    the scalars that ``packed`` got as its argument ``also``. Here, ``also`` is their number."""
     room, head = max(0, min(capacity, x.numel())), 2 * (1 + also)
     count, *rest = fetched[:head].view(np.float64).tolist()
     count = int(count)
