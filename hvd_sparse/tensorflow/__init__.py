@@ -30,8 +30,8 @@ class TensorflowSendNothing:
 
     @tf.autograph.experimental.do_not_convert
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Context]:
-        """Return a tensor for Horovod to reduce, and the gradient, which ``decompress`` returns. The
-        tensor is the gradient's first number, and its sum is not used. A constant would not do,
+        """Return a tensor for Horovod to reduce, and the gradient, which ``decompress`` returns.
+        The tensor is the gradient's first number, and its sum is not used. A constant would not do,
         because TensorFlow reduces a constant only once, and not in every step."""
         return tf.reshape(tensor, [-1])[:1], tensor
 
