@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from benchmarks.network.training_store import Training
 
 POINTS = 24
 """Number of points of a curve."""
-MOMENTUM = 0.9
+MOMENTUM, STEPS_ALONE = 0.9, 30
 
 
 class Horovod:
@@ -195,6 +196,22 @@ def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
     }
 
 
+def alone_ms(training: Training) -> float:
+    """Return the median milliseconds of a step without Horovod."""
+    task, times = TASKS[training.task], []
+    data = task.load()
+    network = task.network(data)
+    optimizer = _optimizer(task, network, training.rate)
+    for step in range(STEPS_ALONE):
+        chosen = data.draw(training.seed, step, task.batch // training.hosts)
+        began_s = time.perf_counter()
+        optimizer.zero_grad()
+        data.loss(network, chosen).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        times.append(time.perf_counter() - began_s)
+    return 1e3 * median(times)
+
+
 def _digest(network: nn.Module) -> str:
     whole = hashlib.sha256()
     for parameter in network.parameters():
@@ -217,7 +234,7 @@ def main() -> None:
     torch.set_num_threads(1)
     training = Training(**options.training)
     host = create(training)
-    result = train(training, host)
+    result = {**train(training, host), "alone_ms": alone_ms(training)}
     if host.rank == 0:
         options.output.write_text(json.dumps(result), encoding="utf-8")
     host.close()

@@ -124,7 +124,7 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
             "probe": lines[0].results[0]["probe"],
             "load": max(r["load"] for line in lines for r in line.results),
             "is_short_of_cores": lines[0].run.hosts > (os.cpu_count() or 1),
-            "table": table(lines, unshaped(groups, lines[0].run)),
+            "table": table(lines, step_alone(groups, lines[0].run)),
             "verdicts": [
                 (line.run.method, verdict)
                 for line in lines
@@ -167,34 +167,30 @@ LATENCY_S = 50e-6
 """Latency between the hosts that ``advise`` assumes; the limit of the rate adds none."""
 
 
-def unshaped(groups: Sequence[Sequence[Line]], run: Training) -> Line | None:
-    """Return dense training as ``run``, but without a limited link; None if it was not measured."""
-    wanted = replace(run, wire="none")
-    alike = (lines for lines in groups if title(lines[0].run) == title(wanted))
-    return next(filter(None, map(dense_of, alike)), None)
+def step_alone(groups: Sequence[Sequence[Line]], run: Training) -> float | None:
+    """Return the median milliseconds of a step of ``run`` without Horovod; None if unknown."""
+    alike = [x for x in chain(*groups) if (x.run.task, x.run.hosts) == (run.task, run.hosts)]
+    times = [r["alone_ms"] for line in alike for r in line.results if "alone_ms" in r]
+    return median(times) if times else None
 
 
-def advised_ms(line: Line, lines: Sequence[Line], alone: Line | None = None) -> float | None:
+def advised_ms(line: Line, alone_ms: float) -> float | None:
     """Return the milliseconds of a step of dense, fp16 or our method that ``hvd-sparse advise``
-    predicts; None if there is no prediction.
-
-    alone : dense training without a limited link, whose thread has no work for the link
-    """
-    run, dense = line.run, dense_of(lines)
+    predicts from the time of a step without Horovod; None if there is no prediction."""
+    run = line.run
     is_ours = run.method != "auto" and _is_ours(run.method)
-    if dense is None or run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
+    if run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
         return None
-    task, computing_s = tasks()[run.task], (alone or dense).of_a_step("trained_ms") / 1e3
-    backward_s = computing_s * 2 / 3
+    task, backward_s = tasks()[run.task], alone_ms / 1e3 * 2 / 3
     setting = Setting(
-        Model(task.parameters, task.matrices, backward_s), backward_s, computing_s / 3, run.hosts,
-        bits_per_second(run.wire), LATENCY_S, signs=True,
+        Model(task.parameters, task.matrices, backward_s), backward_s, backward_s / 2, run.hosts,
+        bits_per_second(run.wire), LATENCY_S, signs=True, one_core=True,
     )  # fmt: skip
     step = setting.step("sparse", density_for(run.steps)) if is_ours else setting.step(run.method)
     return 1e3 * step.step_s
 
 
-def table(lines: Sequence[Line], alone: Line | None = None) -> str:
+def table(lines: Sequence[Line], alone_ms: float | None = None) -> str:
     header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
     header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]
@@ -203,7 +199,7 @@ def table(lines: Sequence[Line], alone: Line | None = None) -> str:
         scores = [result["score"] for result in line.results]
         cells = [f"`{line.run.method}`", f"{line.run.rate:g}", len(scores)]
         cells.append(f"{line.of_a_step('received') / 1e3:,.0f}")
-        advised = advised_ms(line, lines, alone)
+        advised = alone_ms and advised_ms(line, alone_ms)
         cells += [f"{line.of_a_step('step_ms'):,.1f}", f"{advised:,.1f}" if advised else ""]
         cells += [f"{line.of_a_step(name):,.1f}" for name in ("worked_ms", "trained_ms")]
         cells.append(f"{median(result['curve'][-1][1] for result in line.results):,.1f}")

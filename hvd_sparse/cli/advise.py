@@ -55,9 +55,13 @@ result per entry and per received entry. Measured with ``ldte_bs``, ``index_valu
 numba and one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
-HALF_SUM_S = {"gloo": 18e-9, "mpi": 0.0, "nccl": 0.0}
+HALF_SUM_S = {"gloo": 14e-9, "mpi": 0.0, "nccl": 0.0}
 """Additional seconds to cast and sum one entry as float16 in place of float32, for each library
 that Horovod may use for the sum (docs/results/trainings.md)."""
+ONE_CORE_S, SHARED_SUM_S = 12e-3, 4.1e-9
+"""If a rank has a single core: additional seconds of a step in which Horovod's own thread uses the
+core, and seconds in which this thread copies and sums an entry of a dense gradient. Measured with
+Gloo (docs/results/trainings.md)."""
 MARGIN = 1.05
 """A sparse step must be faster than dense and fp16 by this factor, because dense gradients keep the
 accuracy."""
@@ -128,6 +132,7 @@ class Setting:
     signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
         ``steps=`` does; otherwise they send indices and float32 values
     operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
+    one_core : each rank has a single core, which Horovod's own thread shares
     """
 
     model: Model
@@ -138,15 +143,17 @@ class Setting:
     latency_s: float
     signs: bool = False
     operations: str = "gloo"
+    one_core: bool = False
 
     def step(self, way: str, density: float | None = None) -> Step:
         others, numel = self.world_size - 1, self.model.numel
-        works_s = settles_s = 0.0
+        works_s = settles_s = shared_s = 0.0
         if density is None:
-            nbytes = 2 * others / self.world_size * numel * (4 if way == "dense" else 2)
-            hops = 2 * others
+            passed = 2 * others / self.world_size * numel
+            nbytes, hops = passed * (4 if way == "dense" else 2), 2 * others
+            shared_s = SHARED_SUM_S * passed
             if way == "fp16":
-                settles_s = HALF_SUM_S[self.operations] * others / self.world_size * numel
+                settles_s = HALF_SUM_S[self.operations] * passed / 2
         else:
             sent, hops = density * numel, others
             payload = sent * ENTRY_BYTES
@@ -156,9 +163,9 @@ class Setting:
             works_s = TENSOR_S * self.model.tensors + ENTRY_S * numel + SENT_S * sent
             settles_s = DENSE_S * numel + RECEIVED_S * others * sent
         start_s = CALL_S + hops * self.latency_s
-        computes_s = self.backward_s + works_s
+        computes_s = self.backward_s + works_s + (shared_s if self.one_core else 0.0)
         ends_s = start_s + max(computes_s, nbytes * 8 / self.bandwidth_bit_s)
-        step_s = self.forward_s + ends_s + settles_s
+        step_s = self.forward_s + ends_s + settles_s + (ONE_CORE_S if self.one_core else 0.0)
         return Step(way, density, step_s, ends_s - computes_s, nbytes)
 
     def steps(self, densities: Sequence[float]) -> list[Step]:
@@ -228,6 +235,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=count, metavar="N", help=wants)
     sums = "the library with which Horovod sums dense gradients (default: gloo)"
     parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
+    single = "each rank has a single core, which Horovod's own thread shares"
+    parser.add_argument("--one-core", action="store_true", help=single)
     parser.add_argument("--json", action="store_true", help="print all numbers, as JSON")
 
 
@@ -299,19 +308,24 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
         "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
         "(--forward)",
         "bandwidth": f"a rank's link has {speed / 1e9:g} Gbit/s (--bandwidth)",
-        "operations": "Horovod sums with Gloo, which needs 18 ns to sum a float16 (--operations)",
+        "operations": "Horovod sums with Gloo, which needs 14 ns to sum a float16 (--operations)",
         "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
     }
     told = [words for name, words in assumed.items() if getattr(options, name) is None]
     if options.model is None:
         told.append(f"the model has {TENSORS} compressed tensors; only --model knows the number")
     told.append("one core of a server's processor selects, while no gradients are computed")
+    if not options.one_core:
+        told.append("Horovod's own thread has another core (--one-core if it has none)")
     told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
     signs, ranks = options.steps is not None, options.world_size
     payload = ", signs and their mean magnitude (--steps)" if signs else " and float32 values"
     told.append(f"sparse steps send indices{payload}")
-    operations = options.operations or "gloo"
-    return Setting(model, backward_s, forward_s, ranks, speed, latency_s, signs, operations), told
+    setting = Setting(
+        model, backward_s, forward_s, ranks, speed, latency_s, signs,
+        options.operations or "gloo", options.one_core,
+    )  # fmt: skip
+    return setting, told
 
 
 def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:

@@ -24,8 +24,8 @@ from benchmarks.network.trainings_page import (
     goals_table,
     lines_of,
     reached_s,
+    step_alone,
     table,
-    unshaped,
     write_page,
 )
 
@@ -66,14 +66,15 @@ def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
     assert found[2][-2:] == ["never", ""] and found[2][-4] != "never"
 
 
-def test_a_step_is_advised_from_dense_training_without_a_limited_link():
-    dense, ours, alone = Line(run(), [result()]), Line(run("ldte_bs"), [result()]), run(wire="none")
-    groups = [[dense, ours], [Line(alone, [{**result(), "trained_ms": 500.0}])]]
-    assert unshaped(groups[:1], run()) is None
-    found = unshaped(groups, run("ldte_bs"))
-    assert found.run == alone
-    slower, faster = (advised_ms(ours, [dense, ours], each) for each in (found, None))
-    assert slower > faster + 400
+def test_a_step_is_advised_from_steps_without_horovod():
+    ours = Line(run("ldte_bs"), [result()])
+    groups = [[Line(run(), [{**result(), "alone_ms": 12.0}]), ours]]
+    alone = step_alone(groups, ours.run)
+    assert alone == 12.0 and step_alone(groups, run(hosts=4)) is None
+    usual = advised_ms(ours, alone)
+    assert advised_ms(ours, 512.0) == pytest.approx(usual + 500)
+    assert f"| {usual:,.1f} |" in table(groups[0], alone)
+    assert advised_ms(Line(run("dgc"), [result()]), alone) is None
 
 
 @pytest.mark.parametrize("name", ["perceptron", "vgg"])
@@ -180,7 +181,7 @@ def test_trainings_are_timed_over_the_wire(tmp_path):
         seconds = [at for _, at, _ in each["curve"]]
         assert [step for step, _, _ in each["curve"]] == [1, 2, 3, 4]
         assert seconds == sorted(seconds) and each["step_ms"] > 0
-        assert 0 < each["trained_ms"] <= each["worked_ms"]
+        assert 0 < each["trained_ms"] <= each["worked_ms"] and each["alone_ms"] > 0
     # two ranks: a ring allreduce brings each the gradients once; a slow machine negotiates more
     received = {method: each["received"] for method, each in found.items()}
     assert 1.0 <= received["dense"] / (4 * 5_033_866) < 1.1

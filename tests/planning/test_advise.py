@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,14 @@ def test_steps_are_as_worked_out_by_hand():
     signs = Setting(setting.model, 0.1, 0.05, 4, 1e9, 1e-3, signs=True).step("sparse", 0.01)
     entropy = (-math.log2(0.01) * 0.01 - math.log2(0.99) * 0.99) / 0.01 + 1  # bits an entry
     assert signs.received_bytes == pytest.approx(3 * 10_000 * entropy / 8, rel=0.02)
-    assert fp16.step_s == pytest.approx(dense.step_s + 3 / 4 * 18e-3)  # Gloo's sums of float16
+    assert fp16.step_s == pytest.approx(dense.step_s + 3 / 4 * 14e-3)  # Gloo's sums of float16
     nccl = Setting(setting.model, 0.1, 0.05, 4, 1e9, 1e-3, operations="nccl").step("fp16")
     assert nccl.step_s == pytest.approx(dense.step_s)
     slow = Setting(setting.model, 0.1, 0.05, 4, 1e8, 1e-3).step("dense")
     assert slow.step_s == pytest.approx(0.05 + CALL_S + 6e-3 + 0.48)
+    shared = replace(setting, one_core=True)  # Horovod's thread takes time from the backward pass
+    assert shared.step("dense").step_s == pytest.approx(dense.step_s + 12e-3 + 1.5 * 4.1e-3)
+    assert shared.step("sparse", 0.01).step_s == pytest.approx(sparse.step_s + 12e-3)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -84,12 +88,12 @@ def test_compressing_is_advised_on_a_slow_network_and_not_on_a_quick_one(capsys)
 
 def test_with_a_high_density_compression_pays_between_two_bandwidths(capsys):
     choices, told = [], set()
-    for speed in ("100Mbit", "640Mbit", "1Gbit", "4Gbit", "4.4Gbit", "100Gbit"):
+    for speed in ("100Mbit", "900Mbit", "1Gbit", "4Gbit", "4.4Gbit", "100Gbit"):
         found = advised(capsys, *RESNET, "--density", "0.15", "--bandwidth", speed)
         choices.append(found["choice"])
         told.add(found["sentence"][found["sentence"].rindex("Compression pays") :])
     assert choices == ["fp16", "fp16", "sparse", "sparse", "dense", "dense"]
-    assert told == {"Compression pays above about 0.65 Gbit/s and below about 4.3 Gbit/s."}
+    assert told == {"Compression pays above about 0.93 Gbit/s and below about 4.3 Gbit/s."}
     assert found["pays_from_bit_s"] < 1e9 < found["crossover_bit_s"]
 
 
