@@ -46,6 +46,8 @@ class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
                 group.setdefault("lr", 3e-4), group.setdefault("betas", (0.9, 0.95))
                 group.setdefault("eps", 1e-10)
             group.setdefault("weight_decay", 0)
+            usual = {"momentum"} if group["use_muon"] else {"betas", "eps"}
+            assert set(group) == {"params", "lr", "weight_decay", "use_muon", *usual}
         super().__init__(groups, {})
 
     @torch.no_grad()

@@ -203,6 +203,12 @@ def read_run(name: str, path: Path) -> Run:
                 f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
         if record["event"] == "run":
+            names = [about.get("name") for about in (run.about or record, record)]
+            if None not in names and names[0] != names[1]:
+                raise InvalidOption(
+                    f"run {str(path)!r} has records of two compressors, {names[0]!r} and "
+                    f"{names[1]!r}: give the writer of each compressor a path of its own"
+                )
             run.about = restart = record
             continue
         # The "seconds" of a restart begin at 0. Its first record is "run", with the number of

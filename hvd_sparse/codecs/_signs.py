@@ -23,7 +23,7 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 
 @dataclass(frozen=True)
 class SignCodec(Codec):
-    """Base class of codecs that send every value as plus or minus one magnitude.
+    """Base class of codecs that send every value as plus or minus the mean magnitude.
 
     The body of a frame (the bytes after its header) starts with the magnitude. Exact zeros have no
     sign, and are not sent. Decoding is exact if all values have the same magnitude, as with the
@@ -33,20 +33,13 @@ class SignCodec(Codec):
 
     is_exact = sends_zeros = False
 
-    def magnitude(self, magnitudes: np.ndarray) -> float:
-        """Return the magnitude that is sent for all values: their mean magnitude by default."""
-        # Add one by one, as compiled ``kernels.rows`` do, so that both results have the same bits.
-        mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
-        smallest, largest = float(magnitudes.min()), float(magnitudes.max())
-        return min(max(mean, smallest), largest)  # the sum may round or overflow
-
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
         assert self.number is not None
         kept = selection.without_zeros()
         dtype = kept.values.dtype
         scale = np.zeros(1, dtype)
         if kept.count:
-            scale[0] = self.magnitude(np.abs(kept.values))
+            scale[0] = _mean(np.abs(kept.values))
         parts = [scale, *self.encode_signs(kept, kernels)]
         return write_frame(self.number, dtype, kept.numel, kept.count, parts)
 
@@ -78,6 +71,13 @@ class SignCodec(Codec):
 
     def signs_bytes(self, count: int, numel: int) -> float:
         raise NotImplementedError
+
+
+def _mean(magnitudes: np.ndarray) -> float:
+    # Add one by one, as compiled ``kernels.rows`` do, so that both results have the same bits.
+    mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
+    smallest, largest = float(magnitudes.min()), float(magnitudes.max())
+    return min(max(mean, smallest), largest)  # the sum may round or overflow
 
 
 def _signed(is_negative: np.ndarray, scale: np.floating) -> np.ndarray:

@@ -17,23 +17,19 @@ MOST_ENTRIES = 2**31
 @CODECS.register("sign_index")
 @dataclass(frozen=True)
 class SignIndex(SignCodec):
-    """Send a 32-bit word for every entry, and the smallest magnitude of all entries.
+    """Send a 32-bit word for every entry, and the mean magnitude of all entries.
 
         body: float32 or float64 magnitude; uint32 words [count]: 2 * index, plus 1 if negative
 
-    The smallest magnitude is sent instead of the paper's threshold. If an entry's magnitude is
-    larger than the sent one, the difference stays in the residual. Encoding raises UnsupportedInput
-    for tensors of more than 2^31 entries. Cost of encoding and of decoding: one copy of the
-    indices.
+    With method ``strom``, the magnitude is the paper's threshold, unless the memory sends parts of
+    entries. Encoding raises UnsupportedInput for tensors of more than 2^31 entries. Cost of
+    encoding and of decoding: one copy of the indices.
 
     Paper: strom2015scalable.
     """
 
     number = 7
     needs_host = ""
-
-    def magnitude(self, magnitudes: np.ndarray) -> float:
-        return float(magnitudes.min())
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
         if kept.numel > MOST_ENTRIES:

@@ -20,6 +20,7 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import MOST_BYTES, Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.memories.contract import Release
 from hvd_sparse.selectors.contract import Found, Selector
 from hvd_sparse.types import Memo, Selection, TensorSpec
 from hvd_sparse.wire.frame import decode_for
@@ -50,6 +51,8 @@ class Outgoing:
     observed : for telemetry, a tuple of the squared L2 norm of the unsent entries, the squared L2
         norm of the accumulated vector, and the sum of the sent entries' ages in steps. None without
         telemetry, and until the sent entries are known
+    release : only for exchanges that settle later: the parts of entries to send; None to send whole
+        entries
     surplus : on an accelerator, a tuple of the accumulated vector and the entries that were taken
         out of it but not selected. When the bucket's sums are written, these entries are put back
         into the vector, and the field becomes None
@@ -61,6 +64,7 @@ class Outgoing:
     found: Found | None = None
     accumulated: np.ndarray | None = None
     observed: tuple[float, float, int] | None = None
+    release: Release | None = None
     surplus: tuple[np.ndarray, Selection] | None = None
 
 

@@ -160,6 +160,14 @@ def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
     return accumulated
 
 
+def _own(context: ExchangeContext, position: int, indices: np.ndarray) -> Selection:
+    """Return what this rank sends at the indices: its entries, or parts of them."""
+    accumulated = _accumulated(context, position)
+    entries = Selection(indices, accumulated[indices], accumulated.size)
+    release = context.members[position].outgoing.release
+    return entries if release is None else release.of(entries)
+
+
 def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarray:
     sizes, values = [], []
     for position, member in context.members.items():
@@ -167,7 +175,7 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
         sizes.append(chosen[position].size if position in chosen else count)
     with context.guarded():
         for position, indices in () if context.is_lost else chosen.items():
-            values.append(_accumulated(context, position)[indices])
+            values.append(_own(context, position, indices).values)
     return _joined(context, values, sizes)
 
 
@@ -180,7 +188,7 @@ def _arrivals(
     for position, indices in chosen.items():
         member, accumulated = context.members[position], _accumulated(context, position)
         sums = summed[offset : offset + indices.size].astype(accumulated.dtype, copy=False)
-        left = Selection(indices, accumulated[indices], accumulated.size)
+        left = _own(context, position, indices)
         whole = slice(0, member.spec.numel)
         arrivals[position] = Arrival(((whole, Selection(indices, sums, accumulated.size)),), left)
         member.outgoing.entries, member.outgoing.accumulated = indices.size, None

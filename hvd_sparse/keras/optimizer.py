@@ -100,7 +100,14 @@ def DistributedOptimizer(
                 )
 
             def reduce(gradients: list[Value], values: list[Value]) -> list[Value]:
-                now = {**options, "groups": compression.groups}  # the plan at the time of tracing
+                given = {v.ref() for v, g in zip(values, gradients) if g is not None}
+                # The plan at the time of tracing; Horovod cannot reduce a group without gradients.
+                groups = [
+                    members
+                    for members in values_of(compression.groups or ())
+                    if any(value.ref() in given for value in members)
+                ]
+                now = {**options, "groups": groups or None}
                 tape = DistributedGradientTape(tf.GradientTape(), **now)
                 return tape._allreduce_grads(gradients, values)  # type: ignore[no-any-return]
 

@@ -85,6 +85,14 @@ class Moments(NamedTuple):
     steps: int
     ranks: int
 
+    def times(self, factor: float) -> Moments:
+        """Return the moments of gradients that are multiplied by ``factor``."""
+        arrays = {
+            name: scaled(array, factor**2 if name in ("square", "largest") else factor)
+            for name, array in self.arrays.items()
+        }
+        return self._replace(arrays=arrays)
+
 
 class DirectionState(ResidualState):
     """The residual of one tensor, to which directions are added instead of gradients. A direction
@@ -147,7 +155,7 @@ class DirectionState(ResidualState):
             self.settings = f"{options}{beside if any(beside) else ''}"
             self._tuned = maximize, settings
         if moments is not None:
-            self._adopt(moments)
+            self._adopt(moments if self.is_average else moments.times(1 / moments.ranks))
 
     def _adopt(self, moments: Moments) -> None:
         """Replace this memory's moments by an optimizer's, without dropping the residual."""
@@ -155,7 +163,12 @@ class DirectionState(ResidualState):
 
     def moments(self, steps: int, ranks: int) -> Moments:
         """Return the moments from which an optimizer can continue without this memory. The tensor
-        has made ``steps`` steps, and gradients are averaged over ``ranks`` ranks."""
+        has made ``steps`` steps, and Horovod averages or sums the gradients of ``ranks`` ranks."""
+        found = self._moments(steps, ranks)
+        return found if self.is_average else found.times(ranks)
+
+    def _moments(self, steps: int, ranks: int) -> Moments:
+        """Return the moments of the average gradient."""
         raise NotImplementedError
 
     def _nothing_made(self) -> DoubleBuffer:
@@ -309,7 +322,7 @@ class VelocityState(DirectionState):
     def _begin(self, velocity: np.ndarray | None) -> None:
         raise NotImplementedError
 
-    def moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> Moments:
         velocity = self._velocity_of_sgd() if self._options.momentum else None
         return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 

@@ -156,7 +156,7 @@ class AdamCorrectionState(DirectionState):
         if self.largest.old.size:
             self.largest.old[:] = 0 if largest is None else largest
 
-    def moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> Moments:
         squares = {"square": self.square.old.copy()}
         if self.largest.old.size:
             squares["largest"] = self.largest.old.copy()

@@ -161,10 +161,10 @@ class MuonCorrectionState(AdamCorrectionState):
         self.begun = self.step - moments.steps
         self.mean.old[:] = moments.arrays.get("momentum", 0)
 
-    def moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> Moments:
         if not self._is_matrix:
             self._need("square")
-            return super().moments(steps, ranks)
+            return super()._moments(steps, ranks)
         return Moments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:

@@ -92,7 +92,7 @@ class Pipeline:
         began_s = spans.now() if spans.is_heard else 0.0
         if not self.exchange.selects_on(self.rank, self.world_size, steps, selector):
             vector = self._accumulate(state, gradient, None).vector
-            return Outgoing(accumulated=vector)
+            return Outgoing(accumulated=vector, release=state.memory.release)
         # Computed before the pass, so that the pass itself can extract the entries.
         warm, memo = state.start
         aim = selector.aim(state.part.stop - state.part.start, warm, memo)
@@ -231,13 +231,14 @@ class Pipeline:
             most = self.configuration.most_entries(count, numel, state.spec, self.world_size, codec)
             found = _bounded(found, most, vector, selector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
+        release = state.memory.release
+        sent = found.selection if release is None else release.of(found.selection)
         if self.exchange.settles_later:
             # The exchange determines which entries are removed, so until then the vector keeps all.
             if found.is_taken:
                 self.kernels.restore(vector, found.selection)
-            return Outgoing(entries=found.selection.count, found=found, accumulated=vector)
-        release = state.memory.release
-        sent = found.selection if release is None else release.of(found.selection)
+            found = found._replace(selection=sent)
+            return Outgoing(entries=sent.count, found=found, accumulated=vector, release=release)
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated and release is None
         is_taken = found.is_taken and is_exact
@@ -260,8 +261,9 @@ class Pipeline:
         """Update a tensor's memory after an exchange that determines which entries leave the
         residual (``settles_later``)."""
         if arrival.left is not None:
-            is_exact = not ticket.parts.selector.changes_values
-            ticket.state.memory.update(arrival.left, is_exact, self.kernels)
+            memory = ticket.state.memory
+            is_exact = not ticket.parts.selector.changes_values and memory.release is None
+            memory.update(arrival.left, is_exact, self.kernels)
         ticket.state.note_exchange(arrival.returned, arrival.memo)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -141,17 +142,16 @@ class Receiver:
         if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
             if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
                 raise ticket.run.failure
-            raise RankMismatch(
-                f"tensor {ticket.key!r} was compressed again before its last step was "
-                "decompressed: give every tape or optimizer that reduces it a compressor of its own"
-            )
+            refuse_second(repr(ticket.key))
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
         """Write the sum of all ranks' entries of a tensor, multiplied by ``factor``, which Horovod
         has applied to the carrier. Return an upper bound of the magnitudes in the sum. Return None,
         on all ranks alike, if a gradient has NaN or Inf or the sum overflows."""
         bucket, state = ticket.bucket, ticket.state
-        arrival = bucket.arrivals[ticket.position]
+        arrival = bucket.arrivals.get(ticket.position)
+        if arrival is None:  # a later step has discarded the exchange
+            refuse_second(" or ".join(repr(self.specs[i].key) for i in bucket.members))
         if not arrival.is_finite:
             return None
         with self.transactions.lock:  # tensors of a bucket may come in several threads
@@ -289,6 +289,13 @@ class Receiver:
         self.transactions.leave_no_trace(ticket.run)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
+
+
+def refuse_second(keys: str) -> NoReturn:
+    raise RankMismatch(
+        f"tensor {keys} was compressed again before its last step was decompressed: give every "
+        "tape or optimizer that reduces it a compressor of its own"
+    )
 
 
 def stays_finite(gradient: np.ndarray, dtype: str, kernels: Kernels) -> bool:

@@ -100,7 +100,7 @@ class StepRun:
     is_closed: bool = False
     is_driven: bool = False
     is_finite: bool = True
-    failure: BaseException | None = None
+    failure: Exception | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
@@ -199,7 +199,7 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
         bucket.errors += run.errors
     for ticket in tickets:
         if ticket.bucket is not None:
-            ticket.bucket = bucket
+            ticket.run.buckets[ticket.bucket.index] = ticket.bucket = bucket
     return bucket
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.step.records import Devices, StepRun
 from hvd_sparse.step.stats import Stats
 from hvd_sparse.step.tensor_state import TensorState
@@ -78,6 +78,8 @@ class Transactions:
             self._run.is_closed = True
 
     def fail(self, run: StepRun, failure: BaseException) -> None:
+        if not isinstance(failure, Exception):  # an interrupt must not be raised a second time
+            failure = SparseError(f"the step was interrupted by {type(failure).__name__}")
         with self.lock:
             run.is_closed = True
             run.failure = run.failure or failure

@@ -137,6 +137,7 @@ class TensorflowCompressor(Compressor):
             self._follower.bind(step, self._index, paths, self._size_of_world)
         self._start(rank_in(self.process_set), hvd.rank())
         if configuration.groups == PLANNED and self._is_called():
+            check_names([variable.name for variable in variables])
             self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
@@ -149,9 +150,9 @@ class TensorflowCompressor(Compressor):
             return None
         self._check_open()
         variables = dict(zip((spec.key for spec in self.step.specs), self._index.variables))
-        groups = [[variables[name] for name in members] for members in self.plan.groups]
-        check_names([variable.name for members in groups for variable in members])
-        return groups
+        # Horovod cannot reduce a group without gradients.
+        used = (m for m in self.plan.groups if not self.functions.traced.isdisjoint(m))
+        return [[variables[name] for name in members] for members in used]
 
     def replan(self) -> bool:
         """Begin a training step of a run with ``groups="planned"``. Return whether ``groups`` has

@@ -157,7 +157,7 @@ def check_names(names: Sequence[str]) -> None:
     if twice:
         raise InvalidOption(
             f"two variables are called {twice[0]!r}, and Horovod identifies the variables of a "
-            "group by name: give the layers different names, or give a number as groups="
+            "group by name: give the layers different names, or a number as groups="
         )
 
 

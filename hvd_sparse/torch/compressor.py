@@ -139,6 +139,8 @@ class TorchCompressor(ParameterCompressor):
                     check_accumulator(spec, tensor)
                 if not tensor.is_cpu:
                     check_device(spec.key, tensor)
+                if position in self.results.waiting:
+                    self.results.refuse_second(position, tensor)
             except SparseError as error:
                 policy.begin(self, None)
                 return self._poison(error, tensor)

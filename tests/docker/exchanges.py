@@ -14,10 +14,7 @@ def main():
     for name, case in all_cases().items():
         if name.removesuffix(IN_A_GROUP) not in EXCHANGES:
             continue
-        found = case(name)
-        for what in ("applied", "kept"):
-            assert found[what] == found["expected"][what], f"exchange {name}: {what} other entries"
-        assert found["is_usable"], f"exchange {name}: the failed step left Horovod unusable"
+        case(name)  # checks its results
     print(f"rank {fw.hvd.rank()} is done", flush=True)
     fw.is_usable("end")
 

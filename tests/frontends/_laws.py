@@ -316,6 +316,18 @@ def planned_merged_layers(name):
     assert again - departed == ADOPTED_AT
 
 
+def planned_with_a_variable_that_no_loss_uses(name):
+    run = Run("ldte_bs", name=name, groups="planned")
+    for step in range(ADOPTED_AT + 3):
+        gradients = run.gradients(step)
+        del gradients["wide"]
+        run.take_planned_step(step, gradients)
+    assert run.alike([run.digests, run.groups[-1]])
+    run.compressor.close()
+    planned = {key for members in run.groups[-1] for key in members}
+    assert planned == set(MORE_SHAPES) - {"wide"}, planned
+
+
 def planned_where_it_cannot_be(name):
     usual, alone = Run("topk", name=name), Run("mgs", name=f"{name}.alone")
     told = [caught(usual.compressor.replan), caught(alone.run, alone.gradients(0))]
@@ -329,4 +341,5 @@ if NAME == "torch":
     PLANNED(groups_are_given_and_planned_again)
 else:
     PLANNED(planned_merged_layers)
+    PLANNED(planned_with_a_variable_that_no_loss_uses)
     PLANNED(planned_where_it_cannot_be)

@@ -107,6 +107,28 @@ cases["alone_clipped"] = alone
 cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="oktopk")
 
 
+def again(name, *, batches):
+    """A reduced gradient is sent a second time, by itself or with a new gradient."""
+    model = small_model()
+    descent = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    compressor = compress(model.named_parameters(), name=name, optimizer=descent)
+    optimizer = distributed(name, model, descent, compressor)
+
+    def send(_, optimizer):
+        optimizer.synchronize()
+        if batches > 1:
+            model(torch.randn(5, WIDTH)).pow(2).mean().backward()
+
+    step_of(model, optimizer)()
+    result = fails(name, compressor, step_of(model, optimizer, send))
+    forget_step(optimizer)
+    return result
+
+
+cases["again_without_skip_synchronize"] = partial(again, batches=1)
+cases["again_with_a_second_batch"] = partial(again, batches=2)
+
+
 @cases
 def difference_of_compressors(name):
     model = small_model()

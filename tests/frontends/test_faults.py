@@ -26,9 +26,13 @@ FAULTS = {
     "outlived": (("InvalidOption",), ("gc.collect()",)),
     "converted": (("PeerFailure",), ("UnsupportedInput", "is float64 now, and was float32")),
     "late": (("PeerFailure",), ()),
+    "again": (("PeerFailure",), ("InvalidOption", "optimizer.skip_synchronize()")),
 }
 """By kind: the errors, by class or in the words of TensorFlow's, and what they say."""
-OF_TORCH = ("changed", "converted", "outlived", "alone", "pauses", "frozen", "a_step_is_given_up")
+OF_TORCH = (
+    *("changed", "converted", "outlived", "alone", "again"),
+    *("pauses", "frozen", "a_step_is_given_up"),
+)
 OF_ONE = {**dict.fromkeys(OF_TORCH, "torch"), "late": "tensorflow"}
 """The framework of the kinds that only one has."""
 OWN_ERRORS = {name for name, kind in vars(hvd_sparse.errors).items() if isinstance(kind, type)}

@@ -10,6 +10,7 @@ from installed import is_installed
 
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels import reference
+from hvd_sparse.memories._directions import Moments
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -45,6 +46,28 @@ def update_of(gradients, *, nesterov=True, shape=SHAPE, scale=None):
         values = a * values + b * values**3 + c * values**5
     scale = 0.2 * np.sqrt(max(shape)) if scale is None else scale
     return scale * (left * values @ right).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    "memory", ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"]
+)
+def test_an_optimizer_of_sums_has_moments_of_sums(memory):
+    names = {"adam_correction": ("mean", "square")}.get(memory, ("momentum",))
+    held = []
+    for is_average in (True, False):
+        state = MEMORIES.create(memory).create(SPEC, rollback=True)
+        state.is_average, state.density, state.step = is_average, 1.0, 5
+        given = {name: np.abs(draw("normal", NUMEL, "float64")) for name in names}
+        for name in () if is_average else names:
+            given[name] *= 4**2 if name == "square" else 4
+        settings = {"momentum": MOMENTUM, "scale": 1.0} if memory == MUON["id"] else {}
+        state.tune(rate=1.0, moments=Moments(given, 5, 4), **settings)
+        back = state.moments(5, 4).arrays
+        for name in names:
+            np.testing.assert_allclose(back[name], given[name], rtol=1e-12)
+        held.append(state.arrays())
+    for name, array in held[0].items():
+        np.testing.assert_allclose(held[1][name], array, rtol=1e-12)
 
 
 def check_added(state, expected_of, is_average, ranks):

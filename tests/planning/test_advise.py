@@ -65,6 +65,11 @@ def test_steps_are_as_worked_out_by_hand():
     assert shared.step("sparse", 0.01).step_s == pytest.approx(sparse.step_s + 12e-3)
 
 
+def test_a_step_that_a_compressor_sends_dense_takes_as_long_as_dense():
+    dense, _, sparse = Setting(MODELS["vgg16"], 0.2, 0.1, 256, 1e9, 5e-5).steps([0.01])
+    assert sparse == replace(dense, way="sparse", density=0.01)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_sizes_are_those_of_the_models(name):
     sizes = [each.numel for each in parameters(name)]

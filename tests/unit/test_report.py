@@ -202,6 +202,10 @@ def step_with(**fields):
             '{"event": "run", "seconds": 1, "step": 1, "config": {"selector": 3}}\n',
             "line 1 of run .* is not a record",
         ),
+        (
+            "".join(f'{{"event": "run", "name": "{c}", "seconds": 1, "step": 0}}\n' for c in "GD"),
+            "records of two compressors, 'G' and 'D'",
+        ),
         (b"\xff\xfe", "cannot be read: it is not a text file"),
         (None, "cannot be read: No such file"),
     ],

@@ -377,6 +377,14 @@ def test_the_optimizer_alone_keeps_the_moments_of_tensors_that_are_never_compres
         assert ("exp_avg_sq" in held) == (name != "0.weight")
 
 
+def test_muons_reference_can_be_derived_from_after_a_scheduler_has_written_to_its_groups():
+    optimizer = Program("muon", WAYS["muon"]).optimizer
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    derived = type("Muon", (type(optimizer),), {})(optimizer.param_groups)  # as Horovod does
+    assert derived.param_groups == optimizer.param_groups
+    assert all("initial_lr" in group for group in derived.param_groups)
+
+
 def test_a_default_dtype_of_16_bits_does_not_round_the_number_of_steps():
     torch.set_default_dtype(torch.bfloat16)
     try:
@@ -386,7 +394,6 @@ def test_a_default_dtype_of_16_bits_does_not_round_the_number_of_steps():
     finally:
         torch.set_default_dtype(torch.float32)
     assert set(steps) == {torch.float32}
-
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon")

@@ -1,6 +1,8 @@
 """A step that fails fails on every rank alike, and is as if it had not been."""
 
+import gc
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -23,11 +25,13 @@ from hvd_sparse.errors import (
     NonFiniteGradient,
     PeerFailure,
     RankMismatch,
+    SparseError,
     UnknownGradient,
     UnsupportedReduction,
 )
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.step.records import joined
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
 
@@ -193,6 +197,56 @@ def test_an_interrupt_takes_back_the_tensors_that_were_through():
         return replaced(session.step, "result", interrupted)
 
     check_leaves_no_trace(break_it, KeyboardInterrupt)
+
+
+def test_an_interrupt_is_not_raised_a_second_time():
+    def script(collective):
+        session = start(collective)
+        _, ticket = session.driver.compress(0, np.ones(SPECS[0].numel, np.float32))
+        session.step.transactions.fail(ticket.run, KeyboardInterrupt())
+        with pytest.raises(SparseError, match="interrupted by KeyboardInterrupt"):
+            session.driver.decompress(np.zeros(ticket.layout.size), ticket)
+
+    worlds.run(1, script)
+
+
+def test_a_bucket_whose_exchange_a_later_step_has_discarded_is_refused_by_name():
+    def script(collective):
+        session = start(collective)
+        given = [np.ones(SPECS[i].numel, np.float32) for i in range(3)]
+        wire, ticket = session.driver.compress(1, given[1])
+        for _ in range(2):
+            session.driver.compress(2, given[2])
+        reduced = collective.allreduce(wire, "t1").wait(None)
+        with pytest.raises(RankMismatch, match="'t1' or 't2' was compressed again"):
+            session.driver.decompress(reduced, ticket)
+
+    worlds.run(2, script)
+
+
+def test_buckets_that_are_joined_leave_no_cycles():
+    step = Step(configure(), SPECS, [(0,), (1,), (2,)], reference)
+    step.meet(0, 1)
+
+    def reduce():
+        given = [np.ones(spec.numel, np.float32) for spec in SPECS]
+        made = [step.compress(i, x, is_joined=True) for i, x in enumerate(given)]
+        bucket = joined([ticket for _, ticket in made])
+        conversation = step.converse(bucket, made[0][1].run)
+        request = next(conversation)
+        try:  # pytest.raises would keep the frame, and with it the tickets
+            conversation.send(request.array)
+        except StopIteration as done:
+            step.receive(bucket, done.value)
+        for wire, ticket in made:
+            step.result(ticket, wire, np.empty(0, np.float32))
+        return [weakref.ref(ticket) for _, ticket in made]
+
+    gc.disable()
+    try:
+        assert [each() for each in reduce()] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_an_exchange_that_raises_is_not_waited_for_again():

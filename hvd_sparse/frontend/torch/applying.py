@@ -14,6 +14,7 @@ import torch
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import (
+    OF_EVERY_GROUP,
     OF_SCHEDULERS,
     is_decoupled,
     is_muon,
@@ -48,6 +49,18 @@ class KeepingGroups:
 
     hvd_sparse_base: type[torch.optim.Optimizer]
     param_groups: list[Settings]
+
+    def __init__(self, params: Any, *others: Any, **options: Any) -> None:
+        # Horovod passes the groups of the user's optimizer. Muon's reference implementation refuses
+        # the entries that schedulers have added to them.
+        groups = list(params)
+        added = [
+            {name: group.pop(name) for name in OF_EVERY_GROUP & {*group} - {"params"}}
+            for group in groups
+        ]
+        super().__init__(groups, *others, **options)  # type: ignore[call-arg]
+        for group, entries in zip(groups, added):
+            group.update(entries)
 
     def load_state_dict(self, state_dict: Settings) -> None:
         groups = self.param_groups

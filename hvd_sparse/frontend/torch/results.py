@@ -170,6 +170,23 @@ class Results:
         self.waiting.pop(position, None)
         self._copies.pop(position, None)
 
+    def refuse_second(self, position: int, gradient: torch.Tensor) -> None:
+        """Raise InvalidOption if a gradient is a result that no optimizer has applied, or a sum of
+        such a result and a new gradient. With ``optimizer=``, results are updates, from which the
+        memory would compute wrong moments."""
+        handed = self.waiting.get(position)
+        if handed is None or handed.gradient is None or handed.gradient() is not gradient:
+            return
+        is_same = self._is_result.get(position, False) and bool(gradient.any())
+        if self._is_handed_over and (is_same or handed.is_gone is False):
+            raise InvalidOption(
+                f"tensor {self._step.keys[position]!r}: Horovod sends a reduced gradient a second "
+                "time, or a sum of one and a new gradient. After optimizer.synchronize(), call "
+                "optimizer.step() within 'with optimizer.skip_synchronize():'; to add up the "
+                "gradients of several batches, give hvd.DistributedOptimizer "
+                "backward_passes_per_step"
+            )
+
     def settle_all(self) -> None:
         for position, handed in list(self.waiting.items()):
             run, rolls_back = handed.run, self._step.configuration.rollback
