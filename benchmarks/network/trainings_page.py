@@ -167,30 +167,34 @@ LATENCY_S = 50e-6
 """Latency between the hosts that ``advise`` assumes; the limit of the rate adds none."""
 
 
-def step_alone(groups: Sequence[Sequence[Line]], run: Training) -> float | None:
-    """Return the median milliseconds of a step of ``run`` without Horovod; None if unknown."""
+def step_alone(groups: Sequence[Sequence[Line]], run: Training) -> tuple[float, float] | None:
+    """Return the median milliseconds of the gradients and of the optimizer's update in a step of
+    ``run`` without Horovod; None if unknown."""
     alike = [x for x in chain(*groups) if (x.run.task, x.run.hosts) == (run.task, run.hosts)]
-    times = [r["alone_ms"] for line in alike for r in line.results if "alone_ms" in r]
-    return median(times) if times else None
+    measured = [r for line in alike for r in line.results if "update_ms" in r]
+    if not measured:
+        return None
+    return median(r["gradient_ms"] for r in measured), median(r["update_ms"] for r in measured)
 
 
-def advised_ms(line: Line, alone_ms: float) -> float | None:
+def advised_ms(line: Line, alone_ms: tuple[float, float]) -> float | None:
     """Return the milliseconds of a step of dense, fp16 or our method that ``hvd-sparse advise``
-    predicts from the time of a step without Horovod; None if there is no prediction."""
+    predicts from the times of a step without Horovod; None if there is no prediction."""
     run = line.run
     is_ours = run.method != "auto" and _is_ours(run.method)
     if run.wire == "none" or not (is_ours or run.method in ("dense", "fp16")):
         return None
-    task, backward_s = tasks()[run.task], alone_ms / 1e3 * 2 / 3
+    gradient_s, update_s = (each / 1e3 for each in alone_ms)
+    task, backward_s = tasks()[run.task], gradient_s * 2 / 3
     setting = Setting(
         Model(task.parameters, task.matrices, backward_s), backward_s, backward_s / 2, run.hosts,
-        bits_per_second(run.wire), LATENCY_S, signs=True, one_core=True,
+        bits_per_second(run.wire), LATENCY_S, signs=True, one_core=True, update_s=update_s,
     )  # fmt: skip
     step = setting.step("sparse", density_for(run.steps)) if is_ours else setting.step(run.method)
     return 1e3 * step.step_s
 
 
-def table(lines: Sequence[Line], alone_ms: float | None = None) -> str:
+def table(lines: Sequence[Line], alone_ms: tuple[float, float] | None = None) -> str:
     header = ["method", "rate", "seeds", "received, kB a step", "step, ms", "advised, ms"]
     header += ["all threads, ms", "training thread, ms", "all steps, s", "score at the end"]
     header += ["99 % of dense's, s", "times dense", "dense's end, s", "times dense"]

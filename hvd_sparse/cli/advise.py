@@ -128,7 +128,9 @@ class Step:
 class Setting:
     """A model, the ranks that train it, and the network between them.
 
-    forward_s : seconds of a step without the backward pass
+    forward_s : seconds of a step without the backward pass and the optimizer's step
+    update_s : seconds of the optimizer's step. Sparse steps have none, because a compressor with
+        ``optimizer=`` computes the updates, in the time that selecting takes
     signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
         ``steps=`` does; otherwise they send indices and float32 values
     operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
@@ -144,16 +146,18 @@ class Setting:
     signs: bool = False
     operations: str = "gloo"
     one_core: bool = False
+    update_s: float = 0.0
 
     def step(self, way: str, density: float | None = None) -> Step:
         others, numel = self.world_size - 1, self.model.numel
         works_s = settles_s = shared_s = 0.0
         if density is None:
+            settles_s = self.update_s
             passed = 2 * others / self.world_size * numel
             nbytes, hops = passed * (4 if way == "dense" else 2), 2 * others
             shared_s = SHARED_SUM_S * passed
             if way == "fp16":
-                settles_s = HALF_SUM_S[self.operations] * passed / 2
+                settles_s += HALF_SUM_S[self.operations] * passed / 2
         else:
             sent, hops = density * numel, others
             payload = sent * ENTRY_BYTES
@@ -227,8 +231,15 @@ def set_up(parser: argparse.ArgumentParser) -> None:
         "that of 32 samples at 10 Tflop/s)"
     )
     parser.add_argument("--backward", type=duration, help=works)
-    rest = "time of the rest of a step (default: half of the backward pass)"
+    rest = (
+        "time of the rest of a step, without the optimizer's (default: half of the backward pass)"
+    )
     parser.add_argument("--forward", type=duration, help=rest)
+    update = (
+        "time of the optimizer's step, which a compressor with optimizer= replaces in sparse "
+        "steps (default: none)"
+    )
+    parser.add_argument("--optimizer-step", type=duration, help=update)
     stands = "densities to compare (default: 0.001 0.01, or the density for --steps)"
     parser.add_argument("--density", type=float, nargs="+", help=stands)
     wants = (
@@ -326,7 +337,7 @@ def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
     told.append(f"sparse steps send indices{payload}")
     setting = Setting(
         model, backward_s, forward_s, ranks, speed, latency_s, signs,
-        options.operations or "gloo", options.one_core,
+        options.operations or "gloo", options.one_core, options.optimizer_step or 0.0,
     )  # fmt: skip
     return setting, told
 

@@ -68,11 +68,14 @@ def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
 
 def test_a_step_is_advised_from_steps_without_horovod():
     ours = Line(run("ldte_bs"), [result()])
-    groups = [[Line(run(), [{**result(), "alone_ms": 12.0}]), ours]]
+    dense = Line(run(), [{**result(), "gradient_ms": 12.0, "update_ms": 3.0}])
+    groups = [[dense, ours]]
     alone = step_alone(groups, ours.run)
-    assert alone == 12.0 and step_alone(groups, run(hosts=4)) is None
+    assert alone == (12.0, 3.0) and step_alone(groups, run(hosts=4)) is None
     usual = advised_ms(ours, alone)
-    assert advised_ms(ours, 512.0) == pytest.approx(usual + 500)
+    assert advised_ms(ours, (512.0, 3.0)) == pytest.approx(usual + 500)
+    assert advised_ms(ours, (12.0, 503.0)) == usual  # the compressor replaces the optimizer's step
+    assert advised_ms(dense, (12.0, 503.0)) == pytest.approx(advised_ms(dense, alone) + 500)
     assert f"| {usual:,.1f} |" in table(groups[0], alone)
     assert advised_ms(Line(run("dgc"), [result()]), alone) is None
 
@@ -181,7 +184,7 @@ def test_trainings_are_timed_over_the_wire(tmp_path):
         seconds = [at for _, at, _ in each["curve"]]
         assert [step for step, _, _ in each["curve"]] == [1, 2, 3, 4]
         assert seconds == sorted(seconds) and each["step_ms"] > 0
-        assert 0 < each["trained_ms"] <= each["worked_ms"] and each["alone_ms"] > 0
+        assert 0 < each["trained_ms"] <= each["worked_ms"] and each["update_ms"] > 0
     # two ranks: a ring allreduce brings each the gradients once; a slow machine negotiates more
     received = {method: each["received"] for method, each in found.items()}
     assert 1.0 <= received["dense"] / (4 * 5_033_866) < 1.1
