@@ -371,16 +371,17 @@ class Configuration:
         wanted = count_from_density(numel, density)
         if self.most_entries(wanted, numel, spec, world_size, codec) < wanted:
             return True
-        entry_bytes = self.codec.entry_bytes(spec.numel, density)
-        return exchange.is_dense_cheaper(density, entry_bytes, where)
+        value_bytes = spec.accumulator.itemsize
+        entry_bytes = exchange.entry_bytes(self.codec, spec.numel, density, value_bytes)
+        return exchange.is_dense_cheaper(density, entry_bytes, where, value_bytes)
 
     def most_entries(
         self, wanted: int, numel: int, spec: TensorSpec, world_size: int, codec: Codec
     ) -> int:
         """Return how many entries each rank may send, at most ``wanted``, so that the messages of
-        all ranks together stay within ``max_gathered_bytes``. ``numel`` is the number of entries
-        from which a rank selects: all entries of ``spec``, or those of the part that the rank
-        keeps."""
+        all ranks together stay within ``max_gathered_bytes``; 0 if even one entry needs more bytes.
+        ``numel`` is the number of entries from which a rank selects: all entries of ``spec``, or
+        those of the part that the rank keeps."""
         if self.max_gathered_bytes is None:
             return wanted
         width = spec.accumulator.itemsize
@@ -421,14 +422,13 @@ class Configuration:
             return auto
         # Use the density after any warm-up, because the exchange is kept until the ranks change.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
-        entry_bytes = self.codec.entry_bytes(max(1, numel // max(1, buckets)), density)
-        costs = {
-            each: auto.predicted_ms(
-                buckets * len(each.phases(self.selector, placement.world_size)),
-                numel * each.inbound(density, entry_bytes, placement),
-            )
-            for each in self.exchanges(placement)
-        }
+        in_message = max(1, numel // max(1, buckets))
+        costs = {}
+        for each in self.exchanges(placement):
+            phases = buckets * len(each.phases(self.selector, placement.world_size))
+            entry_bytes = each.entry_bytes(self.codec, in_message, density, 4)
+            nbytes = numel * each.inbound(density, entry_bytes, placement)
+            costs[each] = auto.predicted_ms(phases, nbytes)
         return min(costs, key=costs.__getitem__)
 
     def __str__(self) -> str:

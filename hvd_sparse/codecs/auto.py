@@ -85,8 +85,9 @@ class Auto(Codec):
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         return self.chosen(numel, value_bytes).body_bytes(count, numel, value_bytes)
 
-    def entry_bytes(self, numel: int, density: float) -> float:
-        return self.at_density(density).chosen(numel).entry_bytes(numel, density)
+    def entry_bytes(self, numel: int, density: float, value_bytes: int = 4) -> float:
+        chosen = self.at_density(density).chosen(numel, value_bytes)
+        return chosen.entry_bytes(numel, density, value_bytes)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -85,11 +85,11 @@ class Codec:
         number for random indices. ``value_bytes`` is 4 for float32 values, 8 for float64 values."""
         raise NotImplementedError
 
-    def entry_bytes(self, numel: int, density: float) -> float:
+    def entry_bytes(self, numel: int, density: float, value_bytes: int = 4) -> float:
         """Return the expected number of bytes of a frame's body per sent entry; it is equal on all
-        ranks."""
+        ranks. ``value_bytes`` is as for ``body_bytes``."""
         count = max(1, count_from_density(numel, density))
-        return self.body_bytes(count, max(1, numel)) / count
+        return self.body_bytes(count, max(1, numel), value_bytes) / count
 
     def at_density(self, density: float) -> Codec:
         """Return the codec to use at this density. It is this codec, unless the codec's own option

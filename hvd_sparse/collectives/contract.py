@@ -155,15 +155,13 @@ class ProcessSetRanks:
 
     @property
     def nodes(self) -> tuple[int, ...] | None:
-        """For each rank, the index of its node; None if nodes have unequal numbers of ranks. The
-        indices are computed from Horovod's numbering, because Horovod gives each process only its
-        own local and cross rank. If processes disagree, the handshake raises an error."""
-        hvd = self.horovod
-        if not hvd.is_homogeneous():
+        """For each rank, the index of its node, if ranks are numbered node by node; None if nodes
+        have unequal numbers of ranks. The handshake checks the numbering, because Horovod gives
+        each process only its own place."""
+        if not self.horovod.is_homogeneous():
             return None
-        size, local = int(hvd.size()), int(hvd.local_size())
-        by_node = hvd.rank() == hvd.cross_rank() * local + hvd.local_rank()
-        nodes = [rank // local if by_node else rank % hvd.cross_size() for rank in range(size)]
+        local = int(self.horovod.local_size())
+        nodes = [rank // local for rank in range(self.horovod.size())]
         ranks = self.process_set.ranks
         return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
 

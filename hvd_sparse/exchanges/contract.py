@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.checks import Options
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.selectors.contract import Selector
@@ -16,9 +17,6 @@ from hvd_sparse.selectors.contract import Selector
 Conversation = Generator[Request, np.ndarray, dict[int, Arrival]]
 """A running exchange: a generator that yields requests for collectives, receives their results, and
 returns an arrival for each tensor, by position."""
-
-DENSE_BYTES = 4
-"""Bytes per entry of a dense float32 allreduce."""
 
 ROUNDING = 1e-12
 """Relative tolerance of the comparison with a dense allreduce, because both sides are rounded."""
@@ -81,14 +79,22 @@ class Exchange(Options):
         if they do not."""
         return None
 
-    def is_dense_cheaper(self, density: float, entry_bytes: float, placement: Placement) -> bool:
+    def is_dense_cheaper(
+        self, density: float, entry_bytes: float, placement: Placement, value_bytes: int = 4
+    ) -> bool:
         """Return whether a dense ring allreduce moves at most as many bytes as this exchange. The
-        answer is the same on all ranks. For example, with one rank per node, a dense allreduce is
-        cheaper than an allgather of 8 bytes per entry if density >= 1 / world_size."""
+        answer is the same on all ranks. For example, with one rank per node, a dense allreduce of
+        4 bytes per value is cheaper than an allgather of 8 bytes per entry if
+        density >= 1 / world_size."""
         if placement.world_size == 1:  # no bytes are sent, so compare the sizes of the messages
-            return density * entry_bytes >= 2 * DENSE_BYTES
-        dense = 2 * DENSE_BYTES * ring(placement) if placement.node_count > 1 else 0.0
+            return density * entry_bytes >= 2 * value_bytes
+        dense = 2 * value_bytes * ring(placement) if placement.node_count > 1 else 0.0
         return self.inbound(density, entry_bytes, placement) >= dense * (1 - ROUNDING)
+
+    def entry_bytes(self, codec: Codec, numel: int, density: float, value_bytes: int) -> float:
+        """Return the expected number of bytes of an entry that a rank sends. ``value_bytes`` is 4
+        for float32 values, 8 for float64 values."""
+        return codec.entry_bytes(numel, density, value_bytes)
 
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         """Return an upper bound of the bytes that a node receives from other nodes in a step,

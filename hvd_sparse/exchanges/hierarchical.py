@@ -34,7 +34,8 @@ class Hierarchical(Exchange):
     Parameters
     ----------
     ranks_per_node : number of consecutive ranks that share a node. None asks Horovod for the
-        number, and requires that all nodes have the same number of ranks
+        number, and requires that all nodes have the same number of ranks. Ranks must be numbered
+        host by host, as by ``mpirun --map-by slot``; otherwise all ranks raise InvalidOption
 
     Notes
     -----

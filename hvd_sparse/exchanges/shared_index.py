@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.exchanges._entries import read_indices, write_indices
@@ -14,7 +15,7 @@ from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
 
-INDEX_BYTES, VALUE_BYTES = 4, 4
+INDEX_BYTES = 4
 NOTHING = np.zeros(1, np.float32)
 """The array that each rank gives to the allreduce if all ranks know that some rank has failed."""
 STEPS = 4093
@@ -63,8 +64,11 @@ class SharedIndex(Exchange):
             return False
         return selector.has_shared_indices or rank == step % world_size
 
+    def entry_bytes(self, codec: Codec, numel: int, density: float, value_bytes: int) -> float:
+        return INDEX_BYTES + value_bytes
+
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
-        return ring(placement) * (INDEX_BYTES + 2 * VALUE_BYTES) * density
+        return ring(placement) * (2 * entry_bytes - INDEX_BYTES) * density
 
     def run(self, context: ExchangeContext) -> Conversation:
         members, chosen = context.members, {}

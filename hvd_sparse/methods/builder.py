@@ -177,8 +177,9 @@ class Builder:
         entries are sent, whichever tensor they belong to
     max_gathered_bytes : upper bound of the bytes of all ranks' messages for a tensor. If a step's
         density needs more bytes than this, the step runs dense. If only a selection needs more, its
-        smallest entries stay in the residual, so the memory must have one. None, the default, sets
-        no bound
+        smallest entries stay in the residual, so the memory must have one. If even one entry needs
+        more, as with codec "bitmap", and the step cannot run dense, all ranks raise an error. None,
+        the default, sets no bound
     clip_grad_norm : upper bound of the norm of all gradients together. Gradients are clipped as by
         torch's ``clip_grad_norm_``, but before the selection (PyTorch; under Horovod only with
         ``optimizer``). None, the default, sets no bound

@@ -372,7 +372,10 @@ def largest_hidden(ready_s: np.ndarray, takes_s: np.ndarray) -> tuple[list[int],
 def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarray:
     codec = costs.configuration.codec
     total = np.zeros(len(grid))
-    for numel in (costs.specs[position].numel for position in bucket):
-        sent = [count_from_density(numel, d) * codec.entry_bytes(numel, d) for d in grid.tolist()]
+    for spec in (costs.specs[position] for position in bucket):
+        numel, width = spec.numel, spec.accumulator.itemsize
+        sent = [
+            count_from_density(numel, d) * codec.entry_bytes(numel, d, width) for d in grid.tolist()
+        ]
         total += [costs.received(numel, float(nbytes)) for nbytes in sent]
     return np.maximum.accumulate(total)

@@ -126,5 +126,6 @@ def expected_bytes(
     configuration: Configuration, numel: int, spec: TensorSpec | None = None, step: int = 0
 ) -> float:
     density = configuration.density(step, spec) or UNKNOWN_DENSITY
-    entry_bytes: float = configuration.codec.entry_bytes(numel, density)
+    value_bytes = 4 if spec is None else spec.accumulator.itemsize
+    entry_bytes: float = configuration.codec.entry_bytes(numel, density, value_bytes)
     return count_from_density(numel, density) * entry_bytes

@@ -6,12 +6,13 @@ import difflib
 import hashlib
 import json
 from collections.abc import Sequence
+from socket import gethostname
 
 import numpy as np
 
 from hvd_sparse.collectives.contract import Gatherer, Placement
 from hvd_sparse.configuration import LOCAL, Configuration
-from hvd_sparse.errors import RankMismatch
+from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.version import __version__
 
@@ -48,11 +49,14 @@ def keeps_subnormals() -> bool:
 
 def handshake(document: Report, gatherer: Gatherer) -> None:
     """Compare all ranks' documents, which ``describe_rank`` makes from their options and tensors.
-    Raises RankMismatch, which lists the documents' differences."""
+    Raises RankMismatch, which lists the documents' differences, and InvalidOption if an exchange
+    that uses nodes takes ranks of different hosts for neighbours."""
     text = json.dumps(document, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
     digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())
     if len(set(digests)) == 1:
+        if document["nodes"] is not None:
+            _check_hosts(document, gatherer.tell_all(gethostname()))
         return
     documents = [each.splitlines() for each in gatherer.tell_all(text)]
     raise RankMismatch(
@@ -60,6 +64,24 @@ def handshake(document: Report, gatherer: Gatherer) -> None:
         + "; ".join(_differences(documents))
         + ". Build the same model and the same compressor, with the same options, on every rank"
     )
+
+
+def _check_hosts(document: Report, hosts: Sequence[str]) -> None:
+    """Raise InvalidOption if a node's ranks run on several hosts, one of which also has ranks of
+    another node. A node may be a part of a host, or consist of whole hosts."""
+    nodes = document["nodes"]
+    for node in set(nodes):
+        ranks = [rank for rank, its_node in enumerate(nodes) if its_node == node]
+        its_hosts = sorted({hosts[rank] for rank in ranks})
+        is_shared = sum(hosts.count(host) for host in its_hosts) > len(ranks)
+        if len(its_hosts) > 1 and is_shared:
+            raise InvalidOption(
+                f"exchange {document['configuration']['exchange']['id']} takes the ranks "
+                f"{', '.join(map(str, ranks))} for one node, but they run on the hosts "
+                f"{', '.join(its_hosts)}, which also run other ranks: number the ranks host by "
+                "host, as mpirun --map-by slot does, correct ranks_per_node, or use "
+                "exchange='allgather'"
+            )
 
 
 def _differences(documents: list[list[str]]) -> list[str]:

@@ -13,13 +13,15 @@ the same call extracts the entries that reach this threshold.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration, StepParts
-from hvd_sparse.errors import NonFiniteGradient
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.exchanges.contract import Exchange
 from hvd_sparse.kernels.arrays import as_array
@@ -31,6 +33,7 @@ from hvd_sparse.step.records import TensorStep
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.tracing import Spans
 from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.wire.message import message_bytes
 
 GROUP_SHARE = 8
 """If one selection is made over a group, a pass may extract numel / ``GROUP_SHARE`` entries of a
@@ -227,8 +230,7 @@ class Pipeline:
         selector, codec, spans = parts.selector, parts.codec, self.spans
         began_s = spans.now() if spans.is_heard else 0.0
         if self.configuration.max_gathered_bytes is not None and not selector.has_shared_indices:
-            count, numel = found.selection.count, vector.size
-            most = self.configuration.most_entries(count, numel, state.spec, self.world_size, codec)
+            most = self._most_entries(max(1, found.selection.count), vector.size, state.spec, codec)
             found = _bounded(found, most, vector, selector, self.kernels)
         state.note(found.threshold, found.memo, selected_in)
         release = state.memory.release
@@ -256,6 +258,19 @@ class Pipeline:
         if began_s:
             spans.tell("encode", (state.spec.key,), began_s)
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
+
+    def _most_entries(self, wanted: int, numel: int, spec: TensorSpec, codec: Codec) -> int:
+        configuration, ranks = self.configuration, self.world_size
+        most = configuration.most_entries(wanted, numel, spec, ranks, codec)
+        if most == 0:
+            least = ranks * message_bytes(codec, 1, numel, spec.accumulator.itemsize)
+            raise InvalidOption(
+                f"tensor {spec.key!r}: max_gathered_bytes is {configuration.max_gathered_bytes}, "
+                f"but the messages of {ranks} ranks with one entry each have {math.ceil(least)} "
+                f"bytes with codec {codec.id!r}: raise max_gathered_bytes, use a codec with "
+                "smaller messages (codec), or send the tensor uncompressed (min_numel)"
+            )
+        return most
 
     def settle(self, ticket: TensorStep, arrival: Arrival) -> None:
         """Update a tensor's memory after an exchange that determines which entries leave the

@@ -77,16 +77,22 @@ def capacity(
 ) -> int:
     """Return how many entries of a tensor a rank may send: ``wanted``, unless the messages of all
     ranks together are then expected to have more than ``gathered_bytes`` bytes. In this case,
-    return the largest number that keeps this limit, but at least 1."""
+    return the largest number that keeps this limit; 0 if even one entry needs more bytes."""
 
-    def body_bytes(count: int) -> float:
-        return codec.body_bytes(count, numel, value_bytes)
+    def nbytes(count: int) -> float:
+        return message_bytes(codec, count, numel, value_bytes)
 
-    budget = gathered_bytes / world_size - overhead_bytes(1) - HEADER_BYTES
-    if body_bytes(wanted) <= budget:
+    budget = gathered_bytes / world_size
+    if nbytes(wanted) <= budget:
         return wanted
     # A body grows with its number of entries, but a body of all entries may be shorter.
-    return max(1, bisect_right(range(1, wanted), budget, key=body_bytes))
+    return bisect_right(range(1, wanted), budget, key=nbytes)
+
+
+def message_bytes(codec: Coding, count: int, numel: int, value_bytes: int) -> float:
+    """Return the expected number of bytes of one rank's message with ``count`` of a tensor's
+    ``numel`` entries."""
+    return overhead_bytes(1) + HEADER_BYTES + codec.body_bytes(count, numel, value_bytes)
 
 
 def write_message(

@@ -20,6 +20,7 @@ from conformance.fuzzing import check_damaged, check_frame, check_reader, seeds,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.codecs._values import format_number
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.registry import CODECS
@@ -49,6 +50,17 @@ def selections(draw, largest):
 @given(data=st.data())
 def test_a_selection_comes_back_as_promised(codec, data):
     check_round_trip(codec, data.draw(selections(min(largest_numel(codec), INDEX_LIMIT - 1))))
+
+
+@pytest.mark.parametrize("codec", [c for c in MADE if isinstance(c, SignCodec)], ids=lambda c: c.id)
+@dtypes
+def test_signs_are_sent_with_the_mean_of_the_sent_magnitudes(codec, dtype):
+    given = selection_of(range(0, 300, 5), 300, dtype)
+    values = np.resize(np.array([1, -2, 0, 3, -10, 0], dtype), given.count)
+    decoded = codec.decode(codec.encode(replace(given, values=values)))
+    is_sent = values != 0  # the mean of 1, 2, 3 and 10 is 4
+    assert np.array_equal(decoded.indices, given.indices[is_sent])
+    assert np.array_equal(decoded.values, 4 * np.sign(values[is_sent]))
 
 
 @codecs

@@ -282,6 +282,24 @@ def test_ranks_together_apply_and_owe_all_gradients(density, average, exchange):
     assert np.count_nonzero(kept) > 0.9 * applied_now.sum()  # parts, and not whole entries
 
 
+@pytest.mark.parametrize("codec", ["sign_index", "sign_mean"])
+def test_signs_have_the_mean_magnitude_of_the_parts_of_entries(codec):
+    memory = {"id": "momentum_feedback", "momentum": 0.5}
+    configuration = worlds.configure("topk", 0.5, memory=memory, codec=codec)
+    given = ([8, -4, 1, 1], [0, 0, 7, 3])
+    (outcome,) = run_steps(
+        configuration,
+        1,
+        lambda rank, step: {"t": np.array(given[step], "float32")},
+        2,
+        specs=[TensorSpec("t", (4,), "float32")],
+    )
+    # The first step sends halves of 8 and 4, with the mean 3, and keeps 5, -1, 1 and 1. The second
+    # sends half of 5 and 3/4 of 8, with the mean 4.25. The optimizer gets twice as much.
+    assert [each["t"].tolist() for each in outcome["applied"]] == [[6, -6, 0, 0], [8.5, 0, 8.5, 0]]
+    assert outcome["kept"]["t"].tolist() == [0.75, -1, 3.75, 4]
+
+
 def test_weight_decay_of_ranks_that_are_summed_is_added_once():
     options = {"memory": "momentum_feedback", "allow_dense": True}
     configuration = worlds.configure("topk", 1.0, **options)

@@ -9,6 +9,7 @@ srun would start.
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,12 @@ from programs import put_program
 from benchmarks.network.cluster import Cluster
 
 HOSTS = "host1:1,host2:2,host3:1"
+IN_TURN = (
+    "mpirun --allow-run-as-root -np 4 -H host1:2,host2:2 --map-by node --bind-to none "
+    "--mca pml ob1 --mca btl ^openib --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0 "
+    "--mca mpi_yield_when_idle 1 -x PATH -x PYTHONPATH -x TF_USE_LEGACY_KERAS"
+)
+"""Command whose ranks 0 and 2 run on one host, and 1 and 3 on the other."""
 JOB = {
     "SLURM_JOB_ID": "7",
     "SLURM_JOBID": "7",
@@ -64,7 +71,11 @@ def launched(cluster, folder, controller):
     outcome = launch("--output-filename", str(where), "--", *rank)
     failing = launch("--output-filename", str(folder / "failing"), "--", *rank, "--fail-on", "2")
     dry = launch("--dry-run", "--", *rank)
-    return {**outcome, "logs": logs(where), "failing": failing, "dry": dry}
+    outcome |= {"logs": logs(where), "failing": failing, "dry": dry}
+    if controller == "mpi":
+        command = f"{IN_TURN} {shlex.join(rank)} --exchange hierarchical"
+        outcome["in turn"] = on_host1(cluster, ["sh", "-c", command])
+    return outcome
 
 
 def user_at(folder):

@@ -170,6 +170,13 @@ def test_every_rank_of_every_host_runs_and_has_a_log_and_can_fail_the_launch(con
     assert re.search(r"[Ee]xit code: +7\b", outcome["failing"]["output"])
     assert "--network-interfaces eth0" in outcome["dry"]["output"]
     assert "-H host1:1\\,host2:2\\,host3:1" in outcome["dry"]["output"]
+    if controller == "mpi":
+        words = (
+            "InvalidOption: exchange hierarchical takes the ranks 0, 1 for one node, but they run "
+            "on the hosts host1, host2"
+        )
+        told = outcome["in turn"]["output"]
+        assert told.count(words) == 4, told
 
 
 RANKS = {"hosts": 4, "slurm": 3}

@@ -15,6 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.registry import CODECS
+from hvd_sparse.types import TensorSpec
 
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
@@ -187,6 +188,27 @@ def test_where_dense_moves_no_more_bytes_depends_on_the_codec(codec, world_size,
     (spec,) = tensors((40, 40))
     assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
     assert create(codec=codec, allow_dense=False).goes_dense(spec, 0, world_size) is False
+
+
+@pytest.mark.parametrize(
+    ("parts", "density", "world_size", "goes_dense"),
+    [
+        ({}, 0.25, 5, False),  # 12 bytes an entry
+        ({}, 0.25, 6, True),
+        ({"codec": {"id": "auto", "values": "float32"}}, 0.25, 7, False),
+        ({"codec": {"id": "auto", "values": "float32"}}, 0.25, 8, True),
+        ({"exchange": "shared_index"}, 0.7, 4, False),  # 4 bytes of index, and twice 8 of value
+        ({"exchange": "shared_index"}, 0.9, 4, True),
+        ({"exchange": "gtopk"}, 0.25, 16, False),
+        ({"exchange": "gtopk"}, 0.25, 33, True),
+    ],
+)
+def test_values_of_float64_gradients_count_8_bytes_dense_and_sparse(
+    parts, density, world_size, goes_dense
+):
+    spec = TensorSpec("t", (40, 40), "float64")
+    made = create(selector={"id": "topk", "density": density}, **parts)
+    assert made.goes_dense(spec, 0, world_size) is goes_dense
 
 
 @pytest.mark.parametrize("codec", ["index_value", "sign_mean", "one_bit"])

@@ -1,5 +1,7 @@
 """The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
+import re
+import threading
 from types import SimpleNamespace
 from unittest import mock
 
@@ -12,6 +14,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import EXCHANGES, SELECTORS
+from hvd_sparse.step import handshake
 from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
@@ -78,6 +81,62 @@ def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
     world = LocalWorld(2, worlds.TIMEOUT_S)
     errors = world.run_all(lambda c: Session(configuration, specs, Lost(c)))
     assert [type(error) for error in errors] == [RankMismatch] * 2
+
+
+def numbered(hosts, rank):
+    """Return Horovod's module as a rank sees it whose number is its place in ``hosts``."""
+    host = hosts[rank]
+    place = {"local_rank": hosts[:rank].count(host), "local_size": hosts.count(host)}
+    place |= {"rank": rank, "size": len(hosts), "cross_rank": sorted(set(hosts)).index(host)}
+    place |= {"cross_size": len(set(hosts)), "is_homogeneous": True}
+    return SimpleNamespace(**{name: lambda value=value: value for name, value in place.items()})
+
+
+def nodes_of(hosts, rank):
+    collective = ProcessSetRanks(SimpleNamespace(ranks=None))
+    collective.horovod = numbered(hosts, rank)
+    return collective.nodes
+
+
+def placed(hosts, exchange, monkeypatch):
+    """Return each rank's placement or error in a world whose ranks run on ``hosts``."""
+    here = threading.local()
+    monkeypatch.setattr(handshake, "gethostname", lambda: here.name)
+    specs = worlds.tensors((12,))
+
+    def script(collective):
+        here.name = hosts[collective.rank]
+        there = worlds.Around(collective, lambda kind, arguments, call: call())
+        there.nodes = nodes_of(hosts, collective.rank)
+        return Session(worlds.configure(exchange=exchange), specs, there).step.placement.nodes
+
+    return LocalWorld(len(hosts), worlds.TIMEOUT_S).run_all(script)
+
+
+@pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
+def test_ranks_numbered_host_by_host_share_a_node_with_those_of_their_host(exchange, monkeypatch):
+    assert placed("aabb", exchange, monkeypatch) == [(0, 0, 1, 1)] * 4
+    assert placed("aabbcc", exchange, monkeypatch) == [(0, 0, 1, 1, 2, 2)] * 6
+
+
+@pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
+@pytest.mark.parametrize("hosts", ["abab", "abba", "abcabc"])
+def test_all_ranks_refuse_hosts_whose_ranks_are_numbered_in_turn(exchange, hosts, monkeypatch):
+    errors = placed(hosts, exchange, monkeypatch)
+    words = f"exchange {exchange} takes the ranks .* on the hosts .*: number .* --map-by slot"
+    for error in errors:
+        assert isinstance(error, InvalidOption) and re.match(words, str(error)), error
+
+
+def test_a_number_of_ranks_per_node_may_divide_or_join_hosts_but_not_both(monkeypatch):
+    def told(hosts, ranks_per_node):
+        exchange = {"id": "hierarchical", "ranks_per_node": ranks_per_node}
+        return placed(hosts, exchange, monkeypatch)
+
+    assert told("aaaa", 2) == [(0, 0, 1, 1)] * 4
+    assert told("aabb", 4) == [(0,) * 4] * 4
+    for hosts, ranks_per_node in (("abab", 2), ("aabb", 3)):
+        assert all("correct ranks_per_node" in str(e) for e in told(hosts, ranks_per_node))
 
 
 def test_nodes_that_are_not_known_must_be_told_and_hierarchical_is_not_for_elastic_runs(

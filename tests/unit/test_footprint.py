@@ -8,7 +8,7 @@ from worlds import configure, tensors
 
 from hvd_sparse.collectives.contract import in_nodes_of
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.frontend.states import footprint
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories._directions import DirectionState
@@ -147,8 +147,8 @@ def test_a_capacity_is_the_most_that_fits(case, gathered_bytes, wanted):
     codec = case.create(CODECS).at_density(0.01)
     most = capacity(codec, wanted, 5000, 4, 4, gathered_bytes)
     room = gathered_bytes / 4 - overhead_bytes(1) - HEADER_BYTES
-    fitting = [count for count in range(2, wanted + 1) if codec.body_bytes(count, 5000) <= room]
-    assert max(1, most) == max([1, *fitting])
+    fitting = [count for count in range(wanted + 1) if codec.body_bytes(count, 5000) <= room]
+    assert most == max([0, *fitting])
 
 
 def test_a_format_that_is_shorter_for_all_entries_stays_within_it_if_some_are_zero():
@@ -156,3 +156,30 @@ def test_a_format_that_is_shorter_for_all_entries_stays_within_it_if_some_are_ze
     configuration = configure({"id": "ef_sign"}, codec="one_bit", max_gathered_bytes=LIMIT)
     for _, _, _, sizes, _ in run(configuration):
         assert max(sizes) <= LIMIT / SIZE
+
+
+BITMAP = {"selector": {"id": "topk", "density": 0.1}, "codec": "bitmap"}
+LEAST = SIZE * (overhead_bytes(1) + HEADER_BYTES + SPEC.numel // 8 + 4)
+"""Bytes of all ranks' messages with a bitmap and one value."""
+
+
+def test_a_step_goes_dense_if_its_only_entry_needs_more():
+    parts = {"selector": {"id": "topk", "density": 1 / SPEC.numel}, "codec": "bitmap"}
+    for limit, dense in ((LEAST, 0), (LEAST - 1, 4)):
+        configuration = configure(**parts, max_gathered_bytes=limit, allow_dense=True)
+        assert {outcome[4] for outcome in run(configuration)} == {dense}
+
+
+@pytest.mark.parametrize(
+    "selector", [BITMAP["selector"], {"id": "fixed_threshold", "threshold": 1}]
+)
+def test_where_no_step_may_be_dense_a_bound_below_a_message_with_one_entry_is_refused(selector):
+    parts = {**BITMAP, "selector": selector}
+    for _, _, _, sizes, _ in run(configure(**parts, max_gathered_bytes=LEAST)):
+        assert max(sizes) <= LEAST / SIZE
+    words = (
+        f"'t0': max_gathered_bytes is {LEAST - 1}, but .* {SIZE} ranks .* have {LEAST} bytes .*"
+        "'bitmap': raise max_gathered_bytes"
+    )
+    with pytest.raises(PeerFailure, match=words):
+        run(configure(**parts, max_gathered_bytes=LEAST - 1))
