@@ -234,7 +234,7 @@ class DdpCompressor(ParameterCompressor):
             needs_value = self._finishes and ticket.state is not None
             parameter = self._value_of(position) if needs_value else NOTHING
             if not isinstance(ticket, TensorStep):
-                flat = self.step.finish_dense(ticket, reduced, parameter)
+                flat = self._driver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)
             else:
                 flat = self._driver.decompress(reduced, ticket, parameter)

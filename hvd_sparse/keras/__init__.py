@@ -12,7 +12,17 @@ For example:
 """
 
 from hvd_sparse.keras import callbacks
-from hvd_sparse.keras.optimizer import DistributedGradientTape, DistributedOptimizer
+from hvd_sparse.keras.optimizer import (
+    DistributedGradientTape,
+    DistributedOptimizer,
+    PartialDistributedGradientTape,
+)
 from hvd_sparse.tensorflow import Compression
 
-__all__ = ["Compression", "DistributedGradientTape", "DistributedOptimizer", "callbacks"]
+__all__ = [
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "PartialDistributedGradientTape",
+    "callbacks",
+]

@@ -10,8 +10,8 @@ from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import common_variables
-from hvd_sparse.tensorflow.variables import values_of
-from hvd_sparse.types import ProcessSet
+from hvd_sparse.tensorflow.variables import value_of, values_of
+from hvd_sparse.types import ProcessSet, Value
 
 Logs = dict[str, float]
 
@@ -19,20 +19,26 @@ Logs = dict[str, float]
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
     """Broadcast the variables of the model and of the optimizer from ``root_rank`` to the ranks of
     ``process_set`` (by default all). The broadcast follows the first batch, because this batch may
-    build the variables. Metrics and states of random generators are not broadcast."""
+    build the variables. Metrics and states of random generators are not broadcast, nor are the
+    model's variables that were passed to ``register_local_var``."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set
     ) -> None:
         super().__init__()
         self._root_rank, self._process_set, self._is_done = root_rank, process_set, False
+        self._local: set[Value] = set()
+
+    def register_local_var(self, variable: Value) -> None:
+        self._local.add(value_of(variable).ref())
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Broadcast the variables after the first batch. Collective."""
         if self._is_done or not self._process_set.included():
             return
         for variables in (self.model.weights, common_variables(self.model.optimizer)):
-            broadcast_variables(values_of(variables), self._root_rank, self._process_set)
+            shared = [v for v in values_of(variables) if v.ref() not in self._local]
+            broadcast_variables(shared, self._root_rank, self._process_set)
         self._is_done = True
 
 

@@ -45,15 +45,51 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Val
     # ``super(self.__class__, self)`` would fail, and functions on the object would hold the tape.
     kind = type(tape)
     gradient, register = kind.gradient, kind.register_local_source
+    split = kind.get_local_and_global_gradients
 
     def gradient_of_values(
         self: Value, target: Value, sources: Value, *others: Value, **named: Value
     ) -> Value:
         return gradient(self, target, values_of(sources), *others, **named)
 
-    kind.gradient = gradient_of_values
+    def split_of_values(
+        self: Value, target: Value, sources: Value, *others: Value, **named: Value
+    ) -> Value:
+        given = {value_of(source).ref(): source for source in sources}
+        found = split(self, target, values_of(sources), *others, **named)
+        return tuple([(given[v.ref()], each) for v, each in pairs] for pairs in found)
+
+    kind.gradient, kind.get_local_and_global_gradients = gradient_of_values, split_of_values
     kind.register_local_source = lambda self, source: register(self, value_of(source))
     return tape
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape, *, local_layers: Value = (), **options: Option
+) -> Value:
+    """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers. Like
+    Horovod's tape of this name, it divides these gradients by the number of ranks, unless
+    ``scale_local_gradients`` is false.
+
+    Parameters
+    ----------
+    gradtape : the tape to wrap
+    local_layers : a layer, or a list of layers, whose variables this rank trains alone
+    options : as for ``DistributedGradientTape``
+    """
+    tape = DistributedGradientTape(gradtape, **options)
+    for layer in [local_layers] if isinstance(local_layers, keras.Layer) else local_layers:
+        for variable in layer.trainable_weights:
+            tape.register_local_source(variable)
+    return tape
+
+
+class _Given(tf.GradientTape):  # type: ignore[misc]
+    """A tape that is given gradients in place of a loss, so that Horovod's tape only reduces
+    them."""
+
+    def gradient(self, target: Value, *others: Value) -> Value:
+        return target
 
 
 def DistributedOptimizer(
@@ -66,6 +102,8 @@ def DistributedOptimizer(
     weight decay follow the averaging. With ``gradient_accumulation_steps``, ranks exchange
     gradients once for all accumulated batches. If a ``LossScaleOptimizer`` is used as well, an
     allreduce after every batch tells all ranks whether the gradients of all ranks are finite.
+    As with Horovod, ``optimizer.register_local_var(variable)``, called before the first step,
+    excludes a variable from the averaging.
 
     Parameters
     ----------
@@ -83,8 +121,9 @@ def DistributedOptimizer(
     UnsupportedInput : Keras runs on another backend than TensorFlow
     """
     _check(optimizer, backward_passes_per_step)
-    # Horovod's tape checks the options, and makes the reducing function.
-    reduce: Reduce = DistributedGradientTape(tf.GradientTape(), **options)._allreduce_grads
+    # Horovod's tape checks the options, reduces gradients, and knows the local variables.
+    tape = DistributedGradientTape(_Given(), **options)
+    reduce: Reduce = tape.gradient
     is_scaling = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     inner = inner_of(optimizer)
     accumulates = is_scaling and bool(inner.gradient_accumulation_steps)
@@ -107,17 +146,19 @@ def DistributedOptimizer(
                     for members in values_of(compression.groups or ())
                     if any(value.ref() in given for value in members)
                 ]
-                now = {**options, "groups": groups or None}
-                tape = DistributedGradientTape(tf.GradientTape(), **now)
-                return tape._allreduce_grads(gradients, values)  # type: ignore[no-any-return]
+                now = DistributedGradientTape(_Given(), **{**options, "groups": groups or None})
+                now._local_sources = tape._local_sources
+                return now.gradient(gradients, values)  # type: ignore[no-any-return]
 
+    local = {"register_local_var": staticmethod(tape.register_local_source)}
     if accumulates:
-        derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"))
+        derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"), **local)
     derive(
         inner if accumulates else optimizer,
         _ReducingScaled if is_scaling and not accumulates else _Reducing,
         _allreduce_grads=staticmethod(reduce),
         _hvd_sparse_groups=options.get("groups"),
+        **local,
     )
     return optimizer
 

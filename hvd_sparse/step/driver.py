@@ -144,6 +144,17 @@ class Driver:
             self.step.transactions.fail(ticket.run, error)
             raise
 
+    def finish_dense(
+        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
+    ) -> np.ndarray:
+        """Return the result of ``Receiver.finish_dense``. After any error, the step is rolled back
+        for all its tensors."""
+        try:
+            return self.step.finish_dense(ticket, reduced, parameter)
+        except BaseException as error:
+            self.step.transactions.fail(ticket.run, error)
+            raise
+
     def has_arrived(self) -> bool:
         under_way = self._under_way.values()
         return all(each.pending.is_done() for each in under_way if each.pending is not None)

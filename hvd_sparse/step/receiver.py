@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
 
 import numpy as np
 
@@ -89,7 +88,7 @@ class Receiver:
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
         """Return a tensor's reduced gradient, flat. ``reduced`` is Horovod's result for the array
         that ``compress`` returned. ``parameter`` is the parameter's current value, flat, if the
-        memory needs it."""
+        memory needs it. After an error, the caller must roll the step back."""
         report = ticket.report or self.report(ticket, reduced)
         self._check(ticket, report)
         # For all other tickets, ``_check`` has raised an error.
@@ -142,7 +141,7 @@ class Receiver:
         if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
             if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
                 raise ticket.run.failure
-            refuse_second(repr(ticket.key))
+            raise compressed_again(repr(ticket.key))
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
         """Write the sum of all ranks' entries of a tensor, multiplied by ``factor``, which Horovod
@@ -151,7 +150,8 @@ class Receiver:
         bucket, state = ticket.bucket, ticket.state
         arrival = bucket.arrivals.get(ticket.position)
         if arrival is None:  # a later step has discarded the exchange
-            refuse_second(" or ".join(repr(self.specs[i].key) for i in bucket.members))
+            names = " or ".join(repr(self.specs[i].key) for i in bucket.members)
+            raise compressed_again(names)
         if not arrival.is_finite:
             return None
         with self.transactions.lock:  # tensors of a bucket may come in several threads
@@ -222,7 +222,7 @@ class Receiver:
     ) -> np.ndarray:
         """Return the gradient for the optimizer, for a tensor that Horovod reduced uncompressed. It
         is equal on all ranks. NaN and Inf are detected in ``reduced``, because no carrier reports
-        them."""
+        them. After an error, the caller must roll the step back by ``Transactions.fail``."""
         assert ticket.position is not None
         is_number = is_finite(reduced)
         if is_number and ticket.state is None:
@@ -278,21 +278,20 @@ class Receiver:
             return reduced
         if self.configuration.on_nonfinite == "raise":
             how = "" if ticket.bucket is not None else ", which is sent dense"
-            error = NonFiniteGradient(
+            # The callers roll the step back: with TensorFlow, its other tensors may still enter it.
+            raise NonFiniteGradient(
                 f"tensor {ticket.key!r}{how}: the sum of the ranks' gradients has NaN or Inf "
                 f"among its {spec.numel} entries, or leaves the range of {spec.dtype}; check the "
                 "step's loss, lower the learning rate or the loss scale, or clip gradients "
                 "before they are compressed"
             )
-            self.transactions.fail(ticket.run, error)
-            raise error
         self.transactions.leave_no_trace(ticket.run)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 
 
-def refuse_second(keys: str) -> NoReturn:
-    raise RankMismatch(
+def compressed_again(keys: str) -> RankMismatch:
+    return RankMismatch(
         f"tensor {keys} was compressed again before its last step was decompressed: give every "
         "tape or optimizer that reduces it a compressor of its own"
     )

@@ -85,7 +85,7 @@ class Session:
         results = {}
         for key, (_, ticket) in sent.items():
             if ticket.bucket is None:
-                flat = self.step.finish_dense(ticket, reduced[key], NOTHING)
+                flat = self.driver.finish_dense(ticket, reduced[key], NOTHING)
             else:
                 flat = self.driver.decompress(reduced[key], ticket, NOTHING)
             results[key] = flat.reshape(gradients[key].shape).astype(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -243,18 +245,21 @@ class TensorflowCompressor(Compressor):
         if self.configuration.memory.finishes:
             parameter = tf.reshape(tf.cast(tf.convert_to_tensor(variable), wire_dtype), [-1])
         if not self.configuration.is_sparse(spec.shape, spec.numel):
-            self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
             is_raising = self.configuration.on_nonfinite == "raise"
             has_memory = self.configuration.memory.finishes and self._follower is None
-            needs_python = has_memory or self._is_scaled or is_raising
+            if not (has_memory or self._is_scaled or is_raising):
+                self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
+                return wide, lambda reduced: tf.cast(reduced, tensor.dtype)
+            self.functions.traced.add(spec.key)
+            enter, inputs = partial(self.functions.send_dense, spec.numel), [flat[:1], token, scale]
+            number = call_numpy(enter, inputs, tf.int64, name="hvd_sparse_enter")
 
             def finish_dense(reduced: tf.Tensor) -> tf.Tensor:
-                if needs_python:
-                    function = self.functions.finish_dense
-                    inputs = [token, scale, tf.reshape(reduced, [-1]), parameter]
-                    flat = call_numpy(function, inputs, reduced.dtype, name="hvd_sparse_finish")
-                    reduced = tf.reshape(flat, tf.shape(reduced))
-                return tf.cast(reduced, tensor.dtype)
+                nothing = tf.zeros([0], tf.uint8)
+                inputs = [number, tf.reshape(reduced, [-1]), nothing, parameter]
+                receive = self.functions.receive
+                result = call_numpy(receive, inputs, reduced.dtype, name="hvd_sparse_finish")
+                return tf.cast(tf.reshape(result, tf.shape(reduced)), tensor.dtype)
 
             return wide, finish_dense
         self.functions.traced.add(spec.key)

@@ -19,6 +19,7 @@ from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.compressor import CLOSED
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.plan.policy import Owner, Policy
+from hvd_sparse.step.receiver import compressed_again
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
 from hvd_sparse.tensorflow.follower import Follower
 from hvd_sparse.types import TensorSpec, Value
@@ -103,10 +104,12 @@ class GraphFunctions:
         self._tokens, self._policy = tokens, policy
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
-        self.dense_bytes: dict[str, int] = {}
-        """By name, the bytes of the tensors that are never compressed."""
+        self._last_numbers: dict[str, int] = {}
+        """By name, the number of each tensor's last ticket."""
         self.traced: set[str] = set()
-        """Names of the tensors for which some graph has a call of ``send``."""
+        """Names of the tensors for which some graph has a call of ``send`` or ``send_dense``."""
+        self.dense_bytes: dict[str, int] = {}
+        """By name, the bytes of the tensors for which no graph has a call of either."""
         self._counted: StepRun | None = None
         self._is_closed = False
         self.follower: Follower | None = None
@@ -122,6 +125,7 @@ class GraphFunctions:
     def forget(self) -> None:
         """Drop all steps that have not ended. They can never end, because Horovod was restarted."""
         self._tickets.clear()
+        self._last_numbers.clear()
         self._counted = None
 
     def close(self) -> None:
@@ -155,22 +159,42 @@ class GraphFunctions:
         position = self.position(token)
         everything = bool(way == EVERYTHING)
         if position is None:
-            error = UnknownGradient(
-                f"a gradient of {gradient.size} entries belongs to no registered variable: "
-                "give the compressor all variables that the tape or optimizer has"
-            )
-            key = f"of {gradient.size} entries"
-            wire, ticket = self._step.poison(error, key, gradient.dtype)
+            wire, ticket = self._poison(gradient.size, gradient.dtype)
         else:
             if self.witness is not None and self.witness.position == position:
                 self.witness.look()
-            loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
             wire, ticket = self._step.compress(
-                position, gradient, loss_scale, everything=everything, is_joined=is_joined
+                position, gradient, self._noted(scale), everything=everything, is_joined=is_joined
             )
-        self._ledger.begin(ticket.key)
-        number = next(self._numbers)
-        self._tickets[number] = ticket
+        number = self._keep(ticket)
+        if position is not None:
+            self._policy.took(position, ticket, came_s, everything=everything)
+        sent = wire, np.int64(number)
+        return sent if is_joined else sent + self.seal(number)
+
+    def send_dense(self, numel: int, first: np.ndarray, token: Value, scale: Value) -> np.int64:
+        """Let a tensor of ``numel`` entries that is never compressed enter the step, and return its
+        number. ``first`` is the first entry of its gradient, so that the call waits for it."""
+        position = self.position(token)
+        if position is None:
+            _, ticket = self._poison(numel, first.dtype)
+        else:
+            nbytes = numel * first.itemsize
+            ticket = self._step.enter_dense(position, self._noted(scale), nbytes)
+        return np.int64(self._keep(ticket))
+
+    def _poison(self, numel: int, dtype: np.dtype) -> tuple[np.ndarray, Ticket]:
+        error = UnknownGradient(
+            f"a gradient of {numel} entries belongs to no registered variable: give the "
+            "compressor all variables that the tape or optimizer has"
+        )
+        return self._step.poison(error, f"of {numel} entries", dtype)
+
+    def _noted(self, scale: Value) -> float:
+        return float(scale) if self.follower is None else self.follower.note(scale)
+
+    def _keep(self, ticket: Ticket) -> int:
+        """Store a ticket until ``receive`` is called with the number that this method returns."""
         if ticket.run is not self._counted:  # the step's first
             self._counted = ticket.run
             # TensorFlow calls no ``receive`` for tensors that a failed step has not reached.
@@ -179,12 +203,23 @@ class GraphFunctions:
                     self._tickets.pop(old, None)
             if self.dense_bytes:
                 self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
-        if position is not None:
-            self._policy.took(position, ticket, came_s, everything=everything)
+        last = self._tickets.get(self._last_numbers.get(ticket.key, -1))
+        if last is not None and last.run is not ticket.run and last.run.failure is None:
+            self._abandon(last)
+        self._ledger.begin(ticket.key)
+        number = self._last_numbers[ticket.key] = next(self._numbers)
+        self._tickets[number] = ticket
         if self.recorder is not None and len(ticket.run.entered) >= len(self.traced):
             self.recorder.submitted(ticket.run)
-        sent = wire, np.int64(number)
-        return sent if is_joined else sent + self.seal(number)
+        return number
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """Fail the step of a tensor that has entered another step before ``receive`` was called.
+        Usually, an error of the program has ended the step in TensorFlow."""
+        for each in list(self._tickets.values()):
+            if each.run is ticket.run:
+                self._ledger.end(each.key)
+        self._step.transactions.fail(ticket.run, compressed_again(repr(ticket.key)))
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Begin the exchange of a bucket, whose tensors have these numbers. Return the array and
@@ -211,12 +246,14 @@ class GraphFunctions:
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray
     ) -> np.ndarray:
-        """Return a tensor's reduced gradient, flat. ``reduced`` is the carrier after Horovod's
-        allreduce, ``received`` the result of the exchange's last collective. If the step has
-        failed, undo it and raise the error."""
+        """Return a tensor's reduced gradient, flat. ``reduced`` is the result of Horovod's
+        allreduce of the carrier, or of the gradient if the tensor is never compressed. ``received``
+        is the result of the exchange's last collective. If the step has failed, undo it and raise
+        the error."""
         ticket = self._tickets.pop(int(number))
-        run, sealed = ticket.run, cast(SealedBucket, ticket.extra)
-        run.received.update(sealed.numbers)  # the exchange is over
+        run, sealed = ticket.run, cast("SealedBucket | None", ticket.extra)
+        # The exchange is over.
+        run.received.update([int(number)] if sealed is None else sealed.numbers)
         # Return at once, because another thread waits for this exchange before it raises an error.
         if run.is_raising and ticket.position is not None:
             self._ledger.end(ticket.key)
@@ -225,6 +262,8 @@ class GraphFunctions:
         try:
             if run.failure is not None:
                 raise run.failure
+            if sealed is None:
+                return self._receive_dense(ticket, reduced, parameter)
             # Check the carrier first, because its error explains errors in the message.
             self._step.report(ticket, reduced)
             with sealed.lock:  # the first thread does this for all tensors
@@ -244,6 +283,15 @@ class GraphFunctions:
         if self.witness is not None and self.witness.position == ticket.position:
             self.witness.note(result, ticket.scale)
         self._policy.arrived()
+        return result
+
+    def _receive_dense(
+        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
+    ) -> np.ndarray:
+        if ticket.error is not None:
+            raise ticket.error
+        result = self._step.finish_dense(ticket, reduced, parameter)
+        self._ledger.end(ticket.key)
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
@@ -269,17 +317,6 @@ class GraphFunctions:
             time.sleep(0.001)
         self._step.transactions.fail(run, error)
         run.is_raising = False
-
-    def finish_dense(
-        self, token: Value, scale: Value, reduced: np.ndarray, parameter: np.ndarray
-    ) -> np.ndarray:
-        """Return the flat result that the optimizer gets for a tensor that is never compressed,
-        after Horovod has reduced its whole gradient."""
-        position = self.position(token)
-        assert position is not None  # tracing raises an error for unknown variables
-        loss_scale = float(scale) if self.follower is None else self.follower.note(scale)
-        ticket = self._step.enter_dense(position, loss_scale)
-        return self._step.finish_dense(ticket, reduced, parameter)
 
 
 class Witness:

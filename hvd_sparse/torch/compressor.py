@@ -289,7 +289,7 @@ class TorchCompressor(ParameterCompressor):
             return like(reduced, gradient)
         flat = flatten(reduced, self.step.specs[ticket.position])
         parameter = self._value_of(ticket.position) if has_memory else NOTHING
-        finished = self.step.finish_dense(ticket, flat, parameter)
+        finished = self._driver.finish_dense(ticket, flat, parameter)
         if finished is not flat:
             return unflatten(finished, gradient)
         is_same = reduced.dtype == gradient.dtype and gradient.is_cpu and gradient.is_contiguous()

@@ -32,7 +32,7 @@ from _tensorflow_cases import (
 from blocks import blocks_for
 from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
 
-from hvd_sparse.keras import DistributedGradientTape, callbacks
+from hvd_sparse.keras import DistributedGradientTape, PartialDistributedGradientTape, callbacks
 from hvd_sparse.keras.elastic import KerasState
 from hvd_sparse.tensorflow import CompressorState, SaveCompressor
 from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
@@ -241,15 +241,61 @@ def tape(name):
             loss = linear_loss(variables, given)()
         ours = DistributedGradientTape(plain, compression=compressor, groups=[variables[1:3]])
         ours.register_local_source(variables[3])
-        return ours.gradient(loss, variables)
+        local, shared = ours.get_local_and_global_gradients(loss, variables)
+        told.append([variable for variable, _ in shared + local])
+        return [gradient for _, gradient in shared + local]
 
+    told = []
     seen = [np.asarray(each) for each in step()]
+    assert [id(v) for v in told[0]] == [id(v) for v in variables]
     wanted = [np.asarray(hvd.allreduce(g, name=f"{name}.{i}")) for i, g in enumerate(given[:3])]
     wanted.append(given[3] / hvd.size())
     sent = compressor.stats()["sparse_steps"]
     compressor.close()
     assert max(np.abs(a - b).max() for a, b in zip(seen, wanted)) <= 1e-6
     assert sent == 3
+
+
+@cases
+def local_layers(name):
+    """A tape and an optimizer do not average the first layer, whose weights then differ."""
+    ends = {}
+    for way in ("tape", "optimizer"):
+        model = make_built_model()
+        local, shared = model.layers[0], model.layers[1].trainable_variables
+        equal = callbacks.BroadcastGlobalVariablesCallback(0)
+        if hvd.rank():
+            model.set_weights([weight + 1 for weight in model.get_weights()])
+        for variable in local.trainable_variables:
+            equal.register_local_var(variable)
+        before = [weight.copy() for weight in model.get_weights()]
+        equal.set_model(model)
+        model.compile(keras.optimizers.SGD(RATE), "mse")
+        equal.on_train_batch_end(0)
+        kept = [np.array_equal(a, b) for a, b in zip(before, model.get_weights())]
+        assert kept == [True, True, hvd.rank() == 0, hvd.rank() == 0], kept
+        compressor = Compression.topk(shared, density=1.0, name=f"{name}.{way}", **SPARSE_ONLY)
+        given = [tf.fill(v.shape, 1.0 + hvd.rank()) for v in model.trainable_variables]
+        before = model.get_weights()
+        if way == "optimizer":
+            optimizer = DistributedOptimizer(keras.optimizers.SGD(1.0), compression=compressor)
+            for variable in local.trainable_variables:
+                optimizer.register_local_var(variable)
+            optimizer.apply(given, model.trainable_variables)
+        else:
+            with tf.GradientTape() as plain:
+                loss = linear_loss(model.trainable_variables, given)()
+            ours = PartialDistributedGradientTape(plain, local_layers=local, compression=compressor)
+            for gradient, variable in zip(
+                ours.gradient(loss, model.trainable_variables), model.trainable_variables
+            ):
+                variable.assign_sub(gradient)
+        moved = [(a - b).ravel()[0] for a, b in zip(before, model.get_weights())]
+        ends[way] = [float(each) for each in moved]
+        compressor.close()
+    alone, mean = (1.0 + hvd.rank()) / hvd.size(), (1.0 + hvd.size()) / 2
+    for moved in ends.values():
+        np.testing.assert_allclose(moved, [alone, alone, mean, mean], rtol=1e-5)
 
 
 @cases

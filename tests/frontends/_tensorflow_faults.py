@@ -1,34 +1,47 @@
 """Faults of TensorFlow alone: gradients that come late, or belong to no variable."""
 
 import threading
+import time
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
 from _common import Cases, caught
 from _faults import compress, fails
-from _tensorflow_cases import hvd, is_usable, last_rank, variables_of
+from _tensorflow_cases import (
+    hvd,
+    is_usable,
+    last_rank,
+    linear_loss,
+    tape_gradients,
+    variables_of,
+)
 from harness import say, wait_for
 
 cases = Cases()
 
 
-@cases
-def late_gradient_on_one_rank(name):
+def late_gradient(name, early=(4, 3), late=(3, 5), bad=(np.nan, 1.0), op=hvd.Average):
     """When the first tensor fails, the gradient of another one is ready on all ranks but one.
 
     This rank then does nothing until the others have raised their error, so nothing that it does
     later can help them.
+
+    early, late : shapes of the two tensors; vectors are never compressed
+    bad : the first tensor's gradient in the failing step, on rank 0 and on the other ranks
     """
-    early, late = variables_of([(4, 3), (3, 5)])
+    early, late = variables_of([early, late])
     # One rank is slow on purpose, which only a hang may turn into an error.
-    compressor = compress([early, late], name=name, on_nonfinite="raise", timeout_s=600.0)
+    options = {"on_nonfinite": "raise", "timeout_s": 600.0, "compress_1d": False}
+    compressor = compress([early, late], name=name, **options)
 
     has_failed = threading.Event()
     has_failed.set()
 
     def linger(x):
         if last_rank():
-            has_failed.wait()
+            has_failed.wait(20.0)
+            time.sleep(0.3)
         return x
 
     @tf.function
@@ -38,7 +51,7 @@ def late_gradient_on_one_rank(name):
             loss = tf.reduce_sum(early * tf.fill(early.shape, value)) + tf.reduce_sum(
                 late * tf.ensure_shape(delayed, late.shape)
             )
-        wrapped = hvd.DistributedGradientTape(tape, compression=compressor)
+        wrapped = hvd.DistributedGradientTape(tape, compression=compressor, op=op)
         return wrapped.gradient(loss, [early, late])
 
     good = tf.constant(1.0)
@@ -52,7 +65,7 @@ def late_gradient_on_one_rank(name):
 
     functions._take_back = failing
     has_failed.clear()
-    said = caught(lambda: step(tf.constant(np.nan) if hvd.rank() == 0 else good))
+    said = caught(lambda: step(tf.constant(bad[min(hvd.rank(), 1)])))
     if last_rank():
         for rank in range(hvd.size() - 1):
             wait_for(f"{name}.{rank}")
@@ -65,6 +78,47 @@ def late_gradient_on_one_rank(name):
     assert pending == {}, pending
     assert again == "nothing was raised", again
     return result
+
+
+cases["late_gradient_on_one_rank"] = late_gradient
+cases["late_gradient_that_is_never_compressed"] = partial(late_gradient, late=(5,))
+cases["late_gradient_after_one_that_is_never_compressed"] = partial(late_gradient, early=(5,))
+overflowing = {"bad": (3e38, 3e38), "op": hvd.Sum}
+cases["late_gradient_after_a_sum_that_overflows"] = partial(late_gradient, **overflowing)
+
+
+@cases
+def aborted_by_an_error_of_the_program(name):
+    """The next steps have only one of the tensors whose exchange did not begin."""
+    variables = variables_of([(4, 3), (3, 5), (2, 6)])
+    compressor = compress(variables, name=name)
+    given = [tf.fill(v.shape, 1.0 + hvd.rank()) for v in variables]
+
+    def fail(x):
+        while len(compressor.functions._tickets) < 2:
+            time.sleep(0.01)
+        raise ArithmeticError("of the program")
+
+    @tf.function
+    def aborted_step():
+        late = tf.numpy_function(fail, [given[2]], tf.float32)
+        gradients = [*given[:2], tf.ensure_shape(late, variables[2].shape)]
+        return tape_gradients(linear_loss(variables, gradients), variables, compressor, groups=1)
+
+    @tf.function
+    def step():
+        return tape_gradients(linear_loss(variables[:1], given[:1]), variables[:1], compressor)
+
+    said, functions = caught(aborted_step), compressor.functions
+    waiting = sorted(compressor.watchdog.ledger.pending())
+    results = [step()[0].numpy() for _ in range(2)]
+    kept, pending = len(functions._tickets), compressor.watchdog.ledger.pending()
+    compressor.close()
+    assert "ArithmeticError: of the program" in said, said
+    assert waiting == ["tensor0:0", "tensor1:0"], waiting
+    assert (kept, pending) == (0, {})
+    # Of the twelve equal entries, each step sends a quarter.
+    assert [np.count_nonzero(each) for each in results] == [3, 3]
 
 
 @cases
