@@ -8,10 +8,12 @@ only the exchange of its own tensor, ranks could wait for each other forever.
 
 from __future__ import annotations
 
+import contextlib
 from typing import NoReturn
 
 import numpy as np
 
+from hvd_sparse.collectives import sleep_until
 from hvd_sparse.collectives.contract import Collective, Pending
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
@@ -106,9 +108,9 @@ class Driver:
         return wire, ticket
 
     def poison(
-        self, error: Exception, key: str, dtype: np.dtype | type
+        self, error: Exception, key: str, dtype: np.dtype | type, *, has_carrier: bool = True
     ) -> tuple[np.ndarray, Ticket]:
-        wire, ticket = self.step.poison(error, key, dtype)
+        wire, ticket = self.step.poison(error, key, dtype, has_carrier=has_carrier)
         if ticket.run is not self._current:
             self._discard_old(ticket.run)
         return wire, ticket
@@ -166,17 +168,37 @@ class Driver:
         self._current = None
 
     def refuse(self, ticket: Ticket) -> NoReturn:
-        """Raise PeerFailure with this rank's error about an unregistered tensor. Before that, start
-        the exchanges of all buckets, because other ranks may wait for them. This rank's messages in
-        these exchanges report the error."""
+        """Raise PeerFailure with this rank's error about an unregistered tensor. Before that, run
+        the exchanges of all buckets to their end, because other ranks may wait for them. This
+        rank's messages in these exchanges report the error."""
         run = ticket.run
-        for index, members in enumerate(self.step.buckets):
-            bucket = run.open(index, members)
-            if not bucket.is_exchanged:
-                self._start(bucket, run)
         error = PeerFailure("compressing failed on this rank: " + "; ".join(distinct(run.errors)))
         self.step.transactions.fail(run, error)
+        # If no carrier and no message reports the error, the other ranks complete their step, and
+        # exchange no more buckets than this rank has begun.
+        if run.is_reported or not all(each.is_exchanged for each in run.buckets.values()):
+            for index, members in enumerate(self.step.buckets):
+                bucket = run.open(index, members)
+                if not bucket.is_exchanged:
+                    self._start(bucket, run)
+        self._finish_as_results_arrive()
         raise error from ticket.error
+
+    def _finish_as_results_arrive(self) -> None:
+        """Run a failed step's exchanges to their end, or until none advances within the time limit.
+        The other ranks may first end the exchanges that they have begun, and then run those of the
+        remaining buckets. So always advance the exchanges whose results have arrived: in a fixed
+        order, the ranks could wait for each other."""
+
+        def arrived() -> list[BucketRun]:
+            under_way = self._under_way.items()
+            return [each for each, its in under_way if its.pending and its.pending.is_done()]
+
+        limit_s = self.step.configuration.timeout_s
+        while self._under_way and sleep_until(lambda: bool(arrived()), limit_s):
+            for bucket in arrived():
+                with contextlib.suppress(Exception):  # this rank has an error of its own to raise
+                    self._advance(bucket)
 
     def abandon(
         self, run: StepRun, error: SparseError, carried: tuple[Ticket, np.ndarray] | None = None
@@ -204,6 +226,8 @@ class Driver:
             if its_run is not run:
                 self._start(bucket, its_run)
         old = [each for each in self._under_way if run.buckets.get(each.index) is not each]
+        # The ranks may have begun the exchanges in different orders.
+        old.sort(key=lambda bucket: bucket.index)
         abandoned = [self._under_way.pop(bucket) for bucket in old]
         for conversation in abandoned:
             try:

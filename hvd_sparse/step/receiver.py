@@ -117,9 +117,8 @@ class Receiver:
             if sent.dense is not None:
                 counted = ticket.key, None, 0, sent.dense.nbytes
             run.counted.append(counted)
-            transactions.stats.completed.append(counted)
-            if not run.is_finite:
-                transactions.leave_no_trace(run)
+            if not run.nonfinite:
+                transactions.stats.completed.append(counted)
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
@@ -285,7 +284,7 @@ class Receiver:
                 "step's loss, lower the learning rate or the loss scale, or clip gradients "
                 "before they are compressed"
             )
-        self.transactions.leave_no_trace(ticket.run)
+        self.transactions.leave_no_trace(ticket.run, ticket.position)
         # NaN on all ranks alike, so that a GradScaler skips the step and no replica applies it.
         return np.full(spec.numel, np.nan, spec.accumulator)
 

@@ -84,8 +84,11 @@ class StepRun:
 
     entered, completed : tensors whose gradients have arrived, and those whose results are returned
     errors : errors of this rank about unregistered tensors
+    is_reported : a carrier reports one of these errors to the other ranks
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
+    nonfinite : tensors whose result is NaN, because of which the step has no effect
+    counted : the completed tensors, which ``Stats`` counts if the step is finite
     is_closed : the next call of ``compress`` begins another step
     is_driven : all exchanges are over
     """
@@ -96,15 +99,20 @@ class StepRun:
     errors: list[str] = field(default_factory=list)
     counted: list[Counted] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
+    is_reported: bool = False
     is_raising: bool = False
     is_closed: bool = False
     is_driven: bool = False
-    is_finite: bool = True
+    nonfinite: set[int] = field(default_factory=set)
     failure: Exception | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def open(self, index: int, members: tuple[int, ...]) -> BucketRun:
         return self.buckets.setdefault(index, BucketRun(index, members))
+
+    @property
+    def is_finite(self) -> bool:
+        return not self.nonfinite
 
     def keeps(self, position: int) -> bool:
         return position in self.completed and self.failure is None and self.is_finite

@@ -281,18 +281,22 @@ class Step(Receiver):
             )
 
     def poison(
-        self, error: Exception, key: str, dtype: np.dtype | type
+        self, error: Exception, key: str, dtype: np.dtype | type, *, has_carrier: bool = True
     ) -> tuple[np.ndarray, Ticket]:
         """Return a carrier and a ticket for the gradient of an unregistered tensor. The carrier's
-        flag reports the failure to the other ranks; the ticket keeps ``error`` for this rank."""
+        flag reports the failure to the other ranks; the ticket keeps ``error`` for this rank.
+        Without ``has_carrier``, Horovod reduces the gradient itself, and the carrier is not
+        sent."""
         layout = carrier_layout(self.carrier_dtype or dtype, self.world_size, self.has_replica)
         # Pass no position, because the step must not count this tensor among its tensors.
         run = self.transactions.open_run(None)
         ticket = Ticket(run, key, layout)
-        ticket.error = error
+        ticket.error, ticket.has_carrier = error, has_carrier
         run.errors.append(in_words(error))
         carrier = layout.write(self.rank, 0, failed=True)
-        self.stats.count_bytes("carrier", carrier.nbytes)
+        if has_carrier:
+            run.is_reported = True
+            self.stats.count_bytes("carrier", carrier.nbytes)
         return carrier, ticket
 
     def _write_wire(self, ticket: TensorStep, dense: bool) -> np.ndarray:

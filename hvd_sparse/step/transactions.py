@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, SparseError
-from hvd_sparse.step.records import Devices, StepRun
+from hvd_sparse.step.records import Counted, Devices, StepRun
 from hvd_sparse.step.stats import Stats
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
@@ -55,7 +55,7 @@ class Transactions:
         if run.is_closed or position in run.entered:
             run = self.open_run(position)
         last, state = self._staged_by.get(position), self._states.get(position)
-        if state is None or last is None or last.failure is not None or not last.is_finite:
+        if state is None or last is None or last.failure is not None or last.nonfinite:
             state = self.state_of(position)
         elif position in last.completed:
             state.commit()
@@ -87,7 +87,8 @@ class Transactions:
             for position in run.entered:
                 if self._staged_by.get(position) is run:
                     self._settle(position)
-            self._uncount(run)
+            self._take_back(run, run.counted)
+            run.counted = []
 
     def drop(self, position: int, run: StepRun) -> None:
         """Undo a tensor's step at once, because no rank uses its result. The step no longer waits
@@ -101,14 +102,26 @@ class Transactions:
             for bucket in run.buckets.values():
                 bucket.entered.discard(position)
 
-    def leave_no_trace(self, run: StepRun) -> None:
-        """Mark a step that had NaN or Inf, so that the step is rolled back when the next one
-        begins."""
+    def leave_no_trace(self, run: StepRun, position: int) -> None:
+        """Mark a step in which a tensor had NaN or Inf, so that the step is rolled back when the
+        next one begins."""
         with self.lock:
             if run.is_finite:
-                run.is_finite = False
+                self._take_back(run, run.counted)
                 self.stats.nonfinite_steps += 1
-            self._uncount(run)
+            run.nonfinite.add(position)
+
+    def keep(self, run: StepRun, positions: set[int]) -> None:
+        """Commit the step of those of the tensors that have completed it, because an optimizer has
+        applied their results. Then nothing that happens to the step's other tensors undoes it."""
+        with self.lock:
+            for position in positions & run.completed:
+                if self._staged_by.get(position) is run:
+                    del self._staged_by[position]
+                    self._states[position].commit()
+            kept = self._pop_counted(run, positions)
+            if not run.is_finite:
+                self.stats.completed += kept
 
     def give_up(self, position: int) -> bool:
         """Mark a tensor's last step to be rolled back when the next step begins, and subtract the
@@ -119,13 +132,18 @@ class Transactions:
             if run is None or position not in run.completed:
                 return False
             run.completed.discard(position)
-            self._uncount(run, self._specs[position].key)
+            self._take_back(run, self._pop_counted(run, {position}))
             return True
 
-    def _uncount(self, run: StepRun, key: str | None = None) -> None:
-        gone = [each for each in run.counted if key in (None, each[0])]
-        run.counted = [each for each in run.counted if key not in (None, each[0])]
-        self.stats.take_back(gone)
+    def _pop_counted(self, run: StepRun, positions: set[int]) -> list[Counted]:
+        keys = {self._specs[position].key for position in positions}
+        popped = [each for each in run.counted if each[0] in keys]
+        run.counted = [each for each in run.counted if each[0] not in keys]
+        return popped
+
+    def _take_back(self, run: StepRun, counted: list[Counted]) -> None:
+        if run.is_finite:
+            self.stats.take_back(counted)
 
     def _settle(self, position: int) -> None:
         run = self._staged_by.pop(position, None)

@@ -312,11 +312,12 @@ class TorchCompressor(ParameterCompressor):
         ranks do not wait forever, and the context for ``decompress``. The tensor is a carrier that
         reports the failure, or the gradient itself if this gradient is never compressed."""
         key = f"of shape {list(gradient.shape)}"
-        wire, ticket = self._driver.poison(error, key, np.float64)
-        if not self.configuration.is_sparse(tuple(gradient.shape), gradient.numel()):
+        is_sparse = self.configuration.is_sparse(tuple(gradient.shape), gradient.numel())
+        wire, ticket = self._driver.poison(error, key, np.float64, has_carrier=is_sparse)
+        if not is_sparse:
             dense = self._as_horovod_wants(gradient)
             self.step.stats.count_bytes("dense", dense.nbytes)
-            ticket.has_carrier, ticket.extra = False, (gradient, held(dense))
+            ticket.extra = gradient, held(dense)
             return dense, ticket
         device = self._carrier_device
         carrier = torch.from_numpy(wire) if device is None else upload(wire, device)

@@ -7,6 +7,7 @@ import torch
 from _common import Cases, Scripted, caught
 from _faults import compress, fails
 from _torch_cases import (
+    Reducer,
     digest_of,
     distributed,
     forget_step,
@@ -107,11 +108,54 @@ cases["alone_clipped"] = alone
 cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="oktopk")
 
 
-def again(name, *, batches):
+def unknown_in_phases(name, *, keys, **options):
+    """A rank that does not know a gradient takes part in all phases of all messages. Each tensor
+    has its own message, and no rank has a gradient of ``frozen``."""
+    variables = make_variables(dict.fromkeys(("early", "middle", "late", "frozen"), (8, 9)))
+    variables |= make_variables({"bias": (8,)})
+    variables["frozen"].requires_grad_(False)
+    copies = make_variables({key: variables[key].shape for key in keys})
+    known = {**variables, **(copies if last_rank() else {})}
+    groups = [[key] for key in known if key != "bias"]
+    compressor = compress(params_of(known), name=name, groups=groups, **options)
+    del variables["frozen"]
+    reduce, said = Reducer(compressor, variables), []
+    for _ in range(2):
+        gradients = {key: torch.randn(each.shape) for key, each in variables.items()}
+        said.append(caught(reduce, gradients))
+        reduce.forget()
+    compressor.close()
+    return {"raised": min(said), "is_usable": is_usable(name) and len(set(said)) == 1}
+
+
+for exchange in ("gtopk", "oktopk", "shared_index"):
+    in_phases = partial(unknown_in_phases, exchange=exchange)
+    cases[f"unknown_in_{exchange}"] = partial(in_phases, keys=["middle"])
+    cases[f"unknown_late_and_bias_in_{exchange}"] = partial(in_phases, keys=["late", "bias"])
+
+
+@cases
+def frozen_tensors_delay_no_error_that_one_rank_has_alone(name):
+    """The bias is dense and its gradient comes last, so no message tells the others, and they
+    exchange no message of the frozen tensor."""
+    variables = make_variables({"bias": (8,), "early": (8, 9), "frozen": (8, 9)})
+    variables["frozen"].requires_grad_(False)
+    known = {**variables, **(make_variables({"bias": (8,)}) if last_rank() else {})}
+    compressor = compress(params_of(known), name=name, groups=[["early"]], exchange="oktopk")
+    del variables["frozen"]
+    gradients = {key: torch.ones(each.shape) for key, each in variables.items()}
+    said = caught(Reducer(compressor, variables), gradients)
+    result = is_usable(name)
+    compressor.close()
+    assert said.startswith("PeerFailure: " if last_rank() else "nothing was raised"), said
+    return result
+
+
+def again(name, *, batches, **options):
     """A reduced gradient is sent a second time, by itself or with a new gradient."""
     model = small_model()
     descent = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    compressor = compress(model.named_parameters(), name=name, optimizer=descent)
+    compressor = compress(model.named_parameters(), name=name, optimizer=descent, **options)
     optimizer = distributed(name, model, descent, compressor)
 
     def send(_, optimizer):
@@ -127,6 +171,7 @@ def again(name, *, batches):
 
 cases["again_without_skip_synchronize"] = partial(again, batches=1)
 cases["again_with_a_second_batch"] = partial(again, batches=2)
+cases["again_in_phases"] = partial(again, batches=1, exchange="oktopk", groups=3)
 
 
 @cases

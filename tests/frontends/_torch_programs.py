@@ -1,6 +1,7 @@
 """Law 3 for different training programs: with all entries sent, they train as with dense."""
 
 import itertools
+import math
 from functools import partial
 
 import horovod.torch as hvd
@@ -153,6 +154,30 @@ def two_optimizers_with_one_compressor(wrap):
         if step % 2 == 0:
             second.step()
     return model
+
+
+def one_loss_overflows(wrap):
+    """Of two optimizers with one compressor, the scaler skips a step of the second."""
+    model = tower(6, 8, 8, 3)
+    first = wrap(model[:2], of=model)
+    second = wrap(model[2:], "rest", first._compression)
+    for step in range(STEPS):
+        model.zero_grad()
+        hidden = model[:2](data(step))
+        scaler.scale(hidden.pow(2).mean()).backward()
+        loss = model[2:](hidden.detach()).pow(2).mean()
+        scaler.scale(loss * (math.inf if step == 2 else 1)).backward()
+        for optimizer in (first, second):
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+        scaler.update()
+    return model
+
+
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+cases["one_loss_overflows"] = partial(compare, program=one_loss_overflows, grad_scaler=scaler)
 
 
 class Tied(nn.Module):

@@ -50,6 +50,12 @@ def test_sparse_and_small_gradients_are_left_alone(outcome):
             assert (result["dense_bytes"][0] > 0) == ("dense_tensors" in name), name
 
 
+def test_a_loss_that_overflows_undoes_a_step_of_its_own_optimizer_alone(outcome):
+    for result in measured(outcome, "one_loss_overflows"):
+        steps = {key: _torch_programs.STEPS - (key[0] != "0") for key in result["tensors"][0]}
+        assert result["tensors"] == [steps]
+
+
 def test_half_density_goes_dense_where_that_is_cheaper(outcome):
     results = measured(outcome, "half_density")
     for result in results:

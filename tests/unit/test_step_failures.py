@@ -210,6 +210,24 @@ def test_an_interrupt_is_not_raised_a_second_time():
     worlds.run(1, script)
 
 
+def test_ranks_that_began_buckets_in_different_orders_end_a_failed_step_in_the_same_order():
+    """The gradients come in another order on each rank, and all ranks refuse their carriers."""
+
+    def script(collective):
+        session = start(collective, configure(exchange="oktopk", timeout_s=20.0))
+        given, order = gradients(collective, 0), [0, 1, 2][:: -1 if collective.rank else 1]
+        sent = [
+            session.driver.compress(position, given[SPECS[position].key].reshape(-1))
+            for position in order
+        ]
+        _, ticket = sent[0]
+        with pytest.raises(UnsupportedReduction):
+            session.driver.decompress(np.full(ticket.layout.size, np.nan), ticket)
+        return measured_step(session, gradients(collective, 1))
+
+    assert_conserved(worlds.run(2, script))
+
+
 def test_a_bucket_whose_exchange_a_later_step_has_discarded_is_refused_by_name():
     def script(collective):
         session = start(collective)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
 from hvd_sparse.collectives.local import LocalWorld
+from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.step.session import Session
 
@@ -134,6 +135,52 @@ def test_of_a_step_that_an_interrupt_ended_between_two_results_a_state_has_neith
         return {key: steps for key, (steps, _, _) in worlds.snapshot(session).items()}
 
     assert alone(script) == {"t0": int(is_applied), "t1": 0}
+
+
+@pytest.mark.parametrize("case", ["NaN, then applied", "applied, then NaN", "applied, then error"])
+def test_of_two_optimizers_with_one_compressor_the_failure_of_one_does_not_undo_the_other(case):
+    """Both backward passes come before the first result, so all gradients are in one step."""
+    *_, end = case.split()
+
+    def script(collective):
+        session = Session(
+            worlds.configure(density=0.1), worlds.tensors(*[(NUMEL,)] * 4), collective
+        )
+        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in session.step.specs]
+        first = torch.optim.SGD(weights[:2], lr=0.1)
+        results = Results(session.step, weights)
+        given = [np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32) for _ in weights]
+        given[3][5] = np.nan if end != "error" else 0.0
+
+        def synchronize(*positions):
+            for position in positions:
+                result = torch.from_numpy(session.driver.decompress(*wires[position]))
+                weights[position].grad = result
+                results.hand_out(position, wires[position][1].run, result)
+
+        for _ in range(2):
+            for position in range(4):
+                results.settle(position)
+            wires = [session.driver.compress(i, each.copy()) for i, each in enumerate(given)]
+            synchronize(0, 1)
+            if end == "applied":
+                synchronize(2, 3)
+            first.step()
+            if end == "NaN":
+                synchronize(2, 3)
+            elif end == "error":
+                wires[2][0][:] = np.nan
+                with pytest.raises(UnsupportedReduction):
+                    synchronize(2)
+        results.settle_all()
+        results.close()
+        counts = session.step.stats.report(None)["tensors"].items()
+        kept = {key: steps for key, (steps, _, _) in worlds.snapshot(session).items()}
+        return kept, {key: counted["sparse_steps"] for key, counted in counts}
+
+    kept, counted = alone(script)
+    assert kept == {"t0": 2, "t1": 2, "t2": 0, "t3": 0}
+    assert kept == {**kept, **counted}
 
 
 THROWN_AWAY = {

@@ -295,34 +295,36 @@ class Results:
         self._in_step = False
         if not self.waiting and not self._copies:
             return
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                position = self.position_of.get(id(parameter))
-                if position is None:
-                    continue
-                self._stepped.add(position)
-                if parameter.grad is not None:
-                    self._compare(position, parameter.grad, type(optimizer).__name__)
-                    self._apply(position, parameter.grad)
-                elif self._versions.get(position, parameter._version) != parameter._version:
-                    # A hook of the optimizer has freed the gradient after the step.
-                    self._apply(position, None)
+        find = self.position_of.get
+        held = {find(id(p), -1) for group in optimizer.param_groups for p in group["params"]}
+        held.discard(-1)
+        self._stepped |= held
+        for position in held & self._copies.keys():
+            self._compare(position, self._parameters[position].grad, type(optimizer).__name__)
+        runs = set()
+        for position in held & self.waiting.keys():
+            parameter, given = self._parameters[position], self.waiting[position].gradient
+            gradient = parameter.grad
+            # If the version has changed, a hook of the optimizer has freed the gradient.
+            if gradient is None and self._versions.get(position) in (None, parameter._version):
+                continue
+            runs.add(self.waiting.pop(position).run)
+            if given is not None and gradient is not None and gradient is not given():
+                # Programs like PCGrad throw results away, and apply a combination of their copies.
+                self._is_hidden = True
+        for run in runs:
+            self._verdict = run, True
+            # The step also has tensors of other optimizers, which may still fail.
+            if not (run.entered <= held or run.nonfinite & held):
+                self._step.transactions.keep(run, held - self.waiting.keys())
         if self._is_hidden:
             self.waiting.clear()
 
-    def _apply(self, position: int, gradient: torch.Tensor | None) -> None:
-        handed = self.waiting.pop(position, None)
-        if handed is None:
+    def _compare(self, position: int, gradient: torch.Tensor | None, name: str) -> None:
+        if gradient is None:
             return
-        self._verdict = handed.run, True
-        given = handed.gradient
-        if given is not None and gradient is not None and gradient is not given():
-            # Programs like PCGrad throw results away, and apply a combination of their copies.
-            self._is_hidden = True
-
-    def _compare(self, position: int, gradient: torch.Tensor, name: str) -> None:
-        given = self._copies.pop(position, None)
-        if given is None or gradient.is_sparse or not self._is_result[position]:
+        given = self._copies.pop(position)
+        if gradient.is_sparse or not self._is_result[position]:
             return
         found = gradient.detach().reshape(-1)[: given.numel()].double()
         square, product = float(given @ given), float(found @ given)
