@@ -228,30 +228,25 @@ class Configuration:
         """Return whether a tensor of this shape is compressed; Horovod allreduces the others."""
         return numel > 0 and numel >= self.min_numel and (self.compress_1d or len(shape) > 1)
 
-    def for_tensors(self, specs: Sequence[TensorSpec]) -> Configuration:
+    def for_tensors(
+        self, specs: Sequence[TensorSpec], measured: Mapping[str, float] | None = None
+    ) -> Configuration:
         """Return a copy whose density rule (densities by name, or a function) is replaced by a
         table with the density of each of these tensors. Without a rule, return this configuration.
         Raises InvalidOption if the rule has no density for a compressed tensor, or names a tensor
-        that does not exist."""
-        if self.rule is None:
+        that does not exist.
+
+        measured : densities by tensor name that were measured for ``density="hiding"``. Tensors
+            without one get the smallest density. Comparisons ignore measured densities, so the copy
+            equals the original
+        """
+        rule, selector, schedule = self.rule, self.selector, self.schedule
+        if rule is None:
             return self
-        names = [spec.key for spec in specs]
-        return self._with_rule(self.rule.bound(self._compressed(specs), names))
-
-    def with_measured(
-        self, specs: Sequence[TensorSpec], densities: Mapping[str, float]
-    ) -> Configuration:
-        """Return a copy with measured densities, by tensor name, for ``density="hiding"``. Tensors
-        that ``densities`` does not name get the smallest density. Comparisons ignore measured
-        densities, so the copy equals the original."""
-        assert self.rule is not None
-        return self._with_rule(self.rule.measured(self._compressed(specs), densities))
-
-    def _compressed(self, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-        return [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
-
-    def _with_rule(self, rule: DensityRule) -> Configuration:
-        selector, schedule = self.selector, self.schedule
+        if measured is not None:
+            rule = replace(rule, table=measured, is_measured=bool(measured))
+        compressed = [spec for spec in specs if self.is_sparse(spec.shape, spec.numel)]
+        rule = rule.bound(compressed, [spec.key for spec in specs])
         if isinstance(getattr(selector, "density", None), DensityRule):
             selector = replace(selector, density=rule)  # type: ignore[call-arg]
         if isinstance(getattr(schedule, "value", None), DensityRule):

@@ -61,24 +61,10 @@ class DensityRule:
                 )
         table = {spec.key: self.density_of(spec) for spec in compressed}
         patterns = self.patterns if self.chooser is None else tuple(sorted(table.items()))
-        bound = replace(self, patterns=patterns, chooser=None)
-        return bound._with_table(compressed, table)
-
-    def measured(
-        self, compressed: Sequence[TensorSpec], densities: Mapping[str, float]
-    ) -> DensityRule:
-        """Return a copy whose tensors have the given ``densities``, which were computed from
-        measured times. Tensors without one get 1 / c_max."""
-        least = dict(self.patterns)["*"]
-        table = {spec.key: densities.get(spec.key, least) for spec in compressed}
-        return replace(self._with_table(compressed, table), is_measured=bool(densities))
-
-    def _with_table(
-        self, compressed: Sequence[TensorSpec], table: Mapping[str, float]
-    ) -> DensityRule:
         numel = sum(spec.numel for spec in compressed)
         asked = sum(table[spec.key] * spec.numel for spec in compressed)
-        return replace(self, table=table, mean=asked / numel if numel else 1.0)
+        mean = asked / numel if numel else 1.0
+        return replace(self, patterns=patterns, chooser=None, table=table, mean=mean)
 
     def density_of(self, spec: TensorSpec) -> float:
         """Return a tensor's density. Raises InvalidOption if the rule has none for it, or if globs

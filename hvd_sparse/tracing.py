@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -131,22 +131,37 @@ class TraceFile:
         """Write a span to the file. ``name`` is the name of the compressor that measured it."""
         kind, keys, start_s, end_s, bucket = span
         whose, row = ", ".join(keys), f"hvd_sparse.{name}.{bucket}"
-        with self._lock:
-            if self._file is None:
+        with self._writing() as file:
+            if file is None:
                 return
+            if bucket is None:
+                thread = self._thread(threading.get_ident())
+            else:  # in one row, even if steps have different tensors in the bucket
+                thread, whose = self._thread(row), f"{row}: {whose}"
+            start_us = round(1e6 * (start_s - self._start_s), 1)
+            length_us = round(1e6 * (end_s - start_s), 1)
+            self._write(kind, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
+            if end_s - self._flushed_s > FLUSH_S:
+                file.flush()
+                self._flushed_s = end_s
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[TextIO | None]:
+        """Return a context for writing to the file, which is None if it was closed. An error ends
+        the timeline."""
+        with self._lock:
             try:
-                if bucket is None:
-                    thread = self._thread(threading.get_ident())
-                else:  # in one row, even if steps have different tensors in the bucket
-                    thread, whose = self._thread(row), f"{row}: {whose}"
-                start_us = round(1e6 * (start_s - self._start_s), 1)
-                length_us = round(1e6 * (end_s - start_s), 1)
-                self._write(kind, "X", tid=thread, ts=start_us, dur=length_us, args={"of": whose})
-                if end_s - self._flushed_s > FLUSH_S:
-                    self._file.flush()
-                    self._flushed_s = end_s
+                yield self._file
             except OSError as error:
-                self._give_up(error)
+                logger.warning(
+                    "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
+                    "training continues",
+                    SETTING,
+                    str(self._path),
+                    error.strerror,
+                    self._rank,
+                )
+                self._end()
 
     def _thread(self, owner: int | str) -> int:
         if owner not in self._threads:
@@ -161,17 +176,6 @@ class TraceFile:
         self._file.write(self._separator + event)
         self._separator = ",\n"
 
-    def _give_up(self, error: OSError) -> None:
-        logger.warning(
-            "%s: %r cannot be written any more: %s; the timeline of rank %d ends here, "
-            "training continues",
-            SETTING,
-            str(self._path),
-            error.strerror,
-            self._rank,
-        )
-        self._end()
-
     def _end(self) -> None:
         file, self._file = self._file, None
         if file is not None:
@@ -179,22 +183,16 @@ class TraceFile:
                 file.close()
 
     def flush(self) -> None:
-        with self._lock:
-            try:
-                if self._file is not None:
-                    self._file.flush()
-            except OSError as error:
-                self._give_up(error)
+        with self._writing() as file:
+            if file is not None:
+                file.flush()
 
     def close(self) -> None:
-        with self._lock:
-            try:
-                if self._file is not None:
-                    self._file.write("\n]\n")
-                    self._file.flush()
-                    self._end()
-            except OSError as error:
-                self._give_up(error)
+        with self._writing() as file:
+            if file is not None:
+                file.write("\n]\n")
+                file.flush()
+                self._end()
 
 
 def _open(path: Path) -> TextIO:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from hvd_sparse.cli.output import write_output
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.telemetry.contract import COMMON_FIELDS
 from hvd_sparse.types import Report
 from hvd_sparse.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STAMPS = ("event", "step", "seconds", "time")
 NEEDED = ("step", "seconds", "step_s")
 SENT = "bytes_sent"
 """The metric with which a run without a compressor reports the bytes that it sent."""
@@ -85,64 +85,56 @@ class Run:
     """The records of one run.
 
     about : the "run" record; empty if the run had no compressor
-    records : the "step" records, in order, at most one for each step
-    metrics : the "metrics" records, in order
+    records : the "step" and "metrics" records, in order
     """
 
     name: str
     path: Path
     about: Report = field(default_factory=dict)
     records: list[Report] = field(default_factory=list)
-    metrics: list[Report] = field(default_factory=list)
 
-    @property
-    def all(self) -> list[Report]:
-        return [*self.records, *self.metrics]
+    def of(self, event: str) -> list[Report]:
+        return [each for each in self.records if each["event"] == event]
 
-    def metric(self, name: str, over: str) -> Curve:
-        return _curve([(each[over], each[name]) for each in self.latest(name)])
-
-    def latest(self, name: str) -> list[Report]:
-        """Return the "metrics" records that contain the metric ``name``. If a step has several,
-        return only the last of them."""
-        return list({each["step"]: each for each in self.metrics if name in each}.values())
-
-    def total(self, name: str, over: str) -> Curve:
-        return _curve([(each[over], each["total"].get(name)) for each in self.records])
+    def curve(self, name: str, over: str, event: str = "metrics") -> Curve:
+        """Return the values of a metric or, of "step" records, of a total, over "step" or
+        "seconds". If a step has several values, use the last."""
+        points = {}
+        for each in self.of(event):
+            values = each.get("total", each)
+            if name in values:
+                points[each["step"]] = each[over], values[name]
+        known = [point for point in points.values() if point[1] is not None]
+        return [place for place, _ in known], [value for _, value in known]
 
     def bytes_sent(self, over: str) -> Curve:
         """Return a curve: the bytes sent since the run's start, over "step" or "seconds"."""
-        told = self.records or [each for each in self.latest(SENT) if each[SENT] is not None]
-        reached = [0, *(each["step"] for each in told)]
-        counts = [after - before for before, after in pairwise(reached)]
-        sent = (each.get("total", each)[SENT] * steps for each, steps in zip(told, counts))
-        return [each[over] for each in told], list(accumulate(sent))
+        event = "step" if self.of("step") else "metrics"
+        steps, a_step = self.curve(SENT, "step", event)
+        counts = [after - before for before, after in pairwise([0, *steps])]
+        sent = [nbytes * count for nbytes, count in zip(a_step, counts)]
+        return self.curve(SENT, over, event)[0], list(accumulate(sent))
 
     def tensors(self) -> dict[str, Report]:
-        return self.records[-1]["tensors"] if self.records else {}
+        return self.of("step")[-1]["tensors"] if self.of("step") else {}
 
     @property
     def steps(self) -> int:
-        return max((each["step"] for each in self.all), default=0)
+        return max((each["step"] for each in self.records), default=0)
 
     @property
     def step_s(self) -> float | None:
         """Mean seconds of a step, from the first to the last record; None if both are of the same
         step."""
-        told = sorted(self.all, key=lambda each: each["step"])
+        told = sorted(self.records, key=lambda each: each["step"])
         steps: int = told[-1]["step"] - told[0]["step"]
         seconds: float = told[-1]["seconds"] - told[0]["seconds"]
         return seconds / steps if steps else None
 
 
 def _metrics_of(runs: Sequence[Run]) -> list[str]:
-    names = dict.fromkeys(name for run in runs for each in run.metrics for name in each)
-    return [name for name in names if name not in (*STAMPS, SENT)]
-
-
-def _curve(points: Sequence[tuple[float, float | None]]) -> Curve:
-    known = [(place, value) for place, value in points if value is not None]
-    return [place for place, _ in known], [value for _, value in known]
+    names = dict.fromkeys(name for run in runs for each in run.of("metrics") for name in each)
+    return [name for name in names if name not in COMMON_FIELDS | {SENT}]
 
 
 def read_runs(given: Sequence[str]) -> list[Run]:
@@ -188,7 +180,7 @@ def read_run(name: str, path: Path) -> Run:
         raise InvalidOption(
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
-    run, offset_s = Run(name, path), 0.0
+    run, offset_s, last_s = Run(name, path), 0.0, 0.0
     restart: Report | None = None
     for number, line in enumerate(lines, 1):
         try:
@@ -214,17 +206,17 @@ def read_run(name: str, path: Path) -> Run:
         # The "seconds" of a restart begin at 0. Its first record is "run", with the number of
         # steps completed before, or 0 if the program loads the state later. Without a compressor,
         # the first record is one of metrics, after the first steps.
-        last_s = max((each["seconds"] for each in run.metrics[-1:]), default=0.0)
         if restart is not None or record["seconds"] + offset_s < last_s:
             before = restart["step"] if restart else 0
             first = before + 1 if before else record["step"]
             run.records = [each for each in run.records if each["step"] < first]
-            run.metrics = [each for each in run.metrics if each["step"] < first]
-            offset_s, restart = max((each["seconds"] for each in run.all), default=0.0), None
+            offset_s = last_s = max((each["seconds"] for each in run.records), default=0.0)
+            restart = None
         record["seconds"] += offset_s
-        (run.metrics if record["event"] == "metrics" else run.records).append(record)
-    run.records = list({each["step"]: each for each in run.records}.values())
-    if not run.all:
+        if record["event"] == "metrics":
+            last_s = record["seconds"]
+        run.records.append(record)
+    if not run.records:
         raise InvalidOption(
             f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
         )
@@ -269,17 +261,17 @@ def in_time(value: float, _: float = 0.0) -> str:
 
 def _charts_of(runs: Sequence[Run]) -> Iterator[tuple[str, int, Callable[[Axes], None]]]:
     curves: dict[str, Callable[..., Curve]] = {
-        name.replace("_", " "): partial(Run.metric, name=name) for name in _metrics_of(runs)
+        name.replace("_", " "): partial(Run.curve, name=name) for name in _metrics_of(runs)
     }
     curves["bytes sent"] = Run.bytes_sent
     for title in curves:
         yield f"{title} over step", 0, partial(_lines, runs, title, curves[title], "step")
         yield f"{title} over time", 0, partial(_lines, runs, title, curves[title], "seconds")
-    layers, recorded = _layers(runs), [run for run in runs if run.records]
+    layers, recorded = _layers(runs), [run for run in runs if run.of("step")]
     if not layers:
         return
     for title, name in FIELDS:
-        total = partial(Run.total, name=name)
+        total = partial(Run.curve, name=name, event="step")
         yield f"{title} over step", 0, partial(_lines, runs, title, total, "step")
         yield f"{title} by layer", len(layers), partial(_dots, runs, layers, name)
     yield "seconds per step", len(recorded), partial(_bars, recorded)
@@ -347,7 +339,7 @@ def _bars(runs: Sequence[Run], axes: Axes) -> None:
 def _parts_of(run: Run) -> dict[str, float]:
     """Return the median seconds of each part of a step, and of the rest of the step, by name. If
     there are several records, the first is ignored, because first calls compile."""
-    records = run.records[1:] or run.records
+    records = run.of("step")[1:] or run.of("step")
     parts = {
         part: statistics.median(each["total"].get(f"{part}_s") or 0.0 for each in records)
         for part in PARTS[:-1]
@@ -387,8 +379,8 @@ def table_of(runs: Sequence[Run]) -> list[list[str]]:
     totals = [run.bytes_sent("step") for run in runs]
     sent = [values[-1] / steps[-1] if steps and steps[-1] else 0.0 for steps, values in totals]
     for run, nbytes in zip(runs, sent):
-        ends = [run.metric(name, "step")[1][-1:] for name in names]
-        densities = run.total("density_achieved", "step")[1]
+        ends = [run.curve(name, "step")[1][-1:] for name in names]
+        densities = run.curve("density_achieved", "step", "step")[1]
         rows.append(
             [
                 run.name,

@@ -13,10 +13,9 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
-from hvd_sparse.methods.builder import Builder, add_codec, density_for, options_in
+from hvd_sparse.methods.builder import Builder, add_codec, density_for
 from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Trial
-from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.types import GradScaler, Optimizer, Option, Params, ProcessSet, Report, Value
+from hvd_sparse.types import Optimizer, Option, Params, Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -46,11 +45,8 @@ class AutoMethod(Builder):
         ways: Sequence[str] | None = None,
         trial_steps: int = 5,
         review_every: int = 500,
-        process_set: ProcessSet = None,
-        grad_scaler: GradScaler = None,
         optimizer: Optimizer = None,
         steps: int | None = None,
-        scheduler: Value = None,
         **options: Option,
     ) -> Value:
         """Return a compressor that sends gradients sparse, dense or as float16, whichever was
@@ -79,7 +75,7 @@ class AutoMethod(Builder):
         if density is None:
             density = 0.001 if steps is None else density_for(steps)
 
-        def create(configuration: Configuration) -> Value:
+        def make_policy(configuration: Configuration) -> Fallback:
             does_work = configuration.memory.finishes
             if does_work and optimizer is None:
                 raise InvalidOption(
@@ -101,19 +97,10 @@ class AutoMethod(Builder):
                     "ways has 'fp16', but with optimizer= the memory keeps nothing after a dense "
                     "step, so the rounding of fp16 would be lost: leave 'fp16' or optimizer= out"
                 )
-            trial = Trial(tried, trial_steps, review_every)
-            policy = cls._fallback(trial, sends_all=does_work)
-            return cls._create(params, configuration, process_set, grad_scaler, policy)
+            return cls._fallback(Trial(tried, trial_steps, review_every), sends_all=does_work)
 
-        selector = options.pop("selector", None) or LdteBs(density)
-        return cls._build(create, selector, options, optimizer, steps, scheduler)
-
-    @classmethod
-    def from_config(cls, params: Params, config: Report, **others: Option) -> Value:
-        if not isinstance(config, dict) or "trial" not in config:
-            return super().from_config(params, config, **others)
-        options = options_in(config, others.get("optimizer"))
-        return cls.auto(params, **options.pop("trial"), **options, **others)
+        options["selector"] = options.get("selector") or {"id": "ldte_bs", "density": density}
+        return cls.build(params, optimizer=optimizer, steps=steps, _policy=make_policy, **options)
 
 
 class LocalStepsBase:

@@ -201,7 +201,7 @@ class Compressor:
     def settle_densities(self, densities: Mapping[str, float]) -> None:
         """Use these densities, by tensor name. Policies (see ``plan.policy``), which measure and
         compute the densities, call this method between steps."""
-        self.configuration = self.configuration.with_measured(self.step.specs, densities)
+        self.configuration = self.configuration.for_tensors(self.step.specs, densities)
         self.step.reconfigure(self.configuration)
 
     @property

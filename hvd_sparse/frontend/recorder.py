@@ -12,7 +12,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.step.records import StepRun, TensorStep
 from hvd_sparse.step.stats import BYTES, MEASURED, Counts, figures, measured, summed
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import Function, Place, Writer, numbers_of, stamped
+from hvd_sparse.telemetry.contract import Function, Place, Sink, Writer, numbers_of, stamped
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report
 
@@ -222,13 +221,6 @@ def union(spans: Iterable[Span]) -> float | None:
     return total
 
 
-class Target(NamedTuple):
-    name: str
-    write: Callable[[Report], object]
-    close: Callable[[], object]
-    remedy: str
-
-
 class Outlet:
     """The open writers of one rank: all writers on rank 0, and on other ranks those that have the
     option ``all_ranks``. A writer that raises an exception is closed, with a warning."""
@@ -282,7 +274,7 @@ class Outlet:
             except Exception as error:
                 self._drop(target, error)
 
-    def _drop(self, target: Target, error: Exception) -> None:
+    def _drop(self, target: Sink, error: Exception) -> None:
         self._targets.remove(target)
         logger.warning(
             "telemetry: writer %s failed and is disabled; training continues: %s: %s; %s",
@@ -313,10 +305,10 @@ class Outlet:
             )
 
 
-def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
+def _opened(writer: Writer | Function, number: int, place: Place) -> Sink:
     if not isinstance(writer, Writer):
         name = f"{getattr(writer, '__qualname__', type(writer).__name__)} ({number})"
-        return Target(name, writer, lambda: None, "make the function return, and catch its errors")
+        return Sink(writer, lambda: None, name, "make the function return, and catch its errors")
     try:
         sink = writer.open(place)
     except SparseError:
@@ -326,4 +318,5 @@ def _opened(writer: Writer | Function, number: int, place: Place) -> Target:
             f"telemetry writer {writer.id!r} cannot begin: {type(error).__name__}: {error}; "
             f"{writer.remedy}, or leave it out"
         ) from error
-    return Target(f"{writer.id} ({number})", sink.write, sink.close, writer.remedy)
+    sink.name, sink.remedy = f"{writer.id} ({number})", writer.remedy
+    return sink

@@ -15,7 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.optimizer_memory import Handover, Rates
 from hvd_sparse.registry import EXCHANGES, SELECTORS
 from hvd_sparse.schedules.learning_rate import LearningRate
-from hvd_sparse.types import Report, Value
+from hvd_sparse.types import Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -233,8 +233,8 @@ class Builder:
     decompress = compress
 
     _create: ClassVar[Callable[..., Value]]
-    """Makes the frontend's compressor, from ``params``, the configuration, ``process_set`` and
-    ``grad_scaler``."""
+    """Makes the frontend's compressor, from ``params``, the configuration, ``process_set``,
+    ``grad_scaler`` and, for ``auto``, the policy."""
     _read_optimizer: ClassVar[Callable[..., Handover]]
     """Returns a ``Handover``: the memories that can apply the optimizer's momentum or moments."""
     _foresee: ClassVar[Callable[..., Rates]]
@@ -254,6 +254,7 @@ class Builder:
         optimizer: object = None,
         steps: Any = None,
         scheduler: object = None,
+        _policy: Any = None,
         **options: object,
     ) -> Value:
         """Create a compressor from any compatible parts.
@@ -272,22 +273,6 @@ class Builder:
         UnknownName : an id is unknown
         InvalidOption : an option is unknown or invalid, or the parts are incompatible
         """
-
-        def create(configuration: Configuration) -> Value:
-            return cls._create(params, configuration, process_set, grad_scaler)
-
-        return cls._build(create, selector, options, optimizer, steps, scheduler)
-
-    @classmethod
-    def _build(
-        cls,
-        create: Callable[[Configuration], Value],
-        selector: object,
-        options: dict[str, object],
-        optimizer: object,
-        steps: Any,
-        scheduler: object,
-    ) -> Value:
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
         if handover is not None:
             options["memory"] = handover.join(options.get("memory"))
@@ -297,7 +282,8 @@ class Builder:
         if handover is None or not handover.memories:
             cls._check_alone(configuration)
         rates = cls._rates_of(configuration, handover, optimizer, steps, scheduler)
-        compressor = create(configuration)
+        policies = () if _policy is None else (_policy(configuration),)
+        compressor = cls._create(params, configuration, process_set, grad_scaler, *policies)
         if handover is not None:
             compressor.is_forewarned = True
             if handover.memories:
@@ -380,33 +366,30 @@ class Builder:
             raise InvalidOption(
                 f"config is {config!r}: give the result of another compressor's config()"
             )
-        if "trial" in config:
+        options: dict[str, Any] = dict(config)
+        trial = options.pop("trial", None)
+        create = cls.build if trial is None else getattr(cls, "auto", None)
+        if create is None:
             raise InvalidOption(
                 "config is that of Compression.auto, which only hvd_sparse.torch and "
                 "hvd_sparse.tensorflow have: without its entry 'trial', gradients are sent sparse"
             )
-        return cls.build(
+        name = options.pop("optimizer", None)
+        if name is not None and optimizer is None:
+            raise InvalidOption(
+                f"config is that of a compressor with optimizer={name}, from which its memory "
+                "takes momentum and similar settings, and optimizer is missing: give the "
+                "optimizer, by optimizer="
+            )
+        return create(
             params,
             process_set=process_set,
             grad_scaler=grad_scaler,
             optimizer=optimizer,
             scheduler=scheduler,
-            **options_in(config, optimizer),
+            **options,
+            **trial or {},
         )
-
-
-def options_in(config: Report, optimizer: object) -> Report:
-    """Return the options in a compressor's ``config()``. Raises InvalidOption if the compressor
-    was created with ``optimizer=``, and the optimizer is missing here."""
-    options = dict(config)
-    name = options.pop("optimizer", None)
-    if name is not None and optimizer is None:
-        raise InvalidOption(
-            f"config is that of a compressor with optimizer={name}, from which its memory takes "
-            "momentum and similar settings, and optimizer is missing: give the optimizer, by "
-            "optimizer="
-        )
-    return options
 
 
 def _take_steps(

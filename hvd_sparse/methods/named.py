@@ -6,32 +6,8 @@ from __future__ import annotations
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges.gtopk import GTopK
-from hvd_sparse.exchanges.oktopk import OkTopK
-from hvd_sparse.memories.low_pass import LowPass
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.methods.builder import Builder, add_dense_warmup, is_as_published, of_paper
-from hvd_sparse.selectors.adacomp import AdaComp
-from hvd_sparse.selectors.chunk_max import ChunkMax
-from hvd_sparse.selectors.chunked import Chunked
-from hvd_sparse.selectors.dgc_sampled import DgcSampled
-from hvd_sparse.selectors.ef_sign import EfSign
-from hvd_sparse.selectors.fixed_threshold import FixedThreshold
-from hvd_sparse.selectors.gaussian_k import GaussianK
-from hvd_sparse.selectors.ldte import Ldte
-from hvd_sparse.selectors.ldte_bs import LdteBs
-from hvd_sparse.selectors.radix_select import RadixSelect
-from hvd_sparse.selectors.random_k import RandomK
-from hvd_sparse.selectors.redsync_search import RedsyncSearch
-from hvd_sparse.selectors.redsync_signs import RedsyncSigns
-from hvd_sparse.selectors.redsync_trimmed import RedsyncTrimmed
-from hvd_sparse.selectors.reused_threshold import ReusedThreshold
-from hvd_sparse.selectors.sbc import Sbc
-from hvd_sparse.selectors.sidco import Sidco
-from hvd_sparse.selectors.sign_vote import SignVote
-from hvd_sparse.selectors.stc import Stc
-from hvd_sparse.selectors.terngrad import TernGrad
-from hvd_sparse.selectors.topk import TopK
 from hvd_sparse.types import Value
 
 OKTOPK_WARMUP = 512
@@ -55,7 +31,7 @@ class Methods(Builder):
         For networks with layer normalisation, the paper uses one threshold for all tensors. This
         method does not have this single threshold; ``select_over="group"`` is similar.
         """
-        return cls.build(params, selector=TopK(density), **options)
+        return cls.build(params, selector={"id": "topk", "density": density}, **options)
 
     @classmethod
     @of_paper("shi2020mgs", "select_over")
@@ -75,7 +51,8 @@ class Methods(Builder):
         groups, so that they are kept when groups change.
         """
         options.setdefault("groups", PLANNED if cls._plans_groups else None)
-        return cls.build(params, selector=TopK(density), select_over="group", **options)
+        selector = {"id": "topk", "density": density}
+        return cls.build(params, selector=selector, select_over="group", **options)
 
     @classmethod
     @of_paper("alabi2012fast")
@@ -84,7 +61,7 @@ class Methods(Builder):
 
         The paper's implementation for GPUs is not part of this package.
         """
-        return cls.build(params, selector=RadixSelect(density), **options)
+        return cls.build(params, selector={"id": "radix_select", "density": density}, **options)
 
     @classmethod
     @of_paper("lin2018dgc", "memory")
@@ -129,7 +106,7 @@ class Methods(Builder):
                     "NAdam or Muon"
                 )
             memory = handover.memories[0](clip_norm=clip_norm) if handover.memories else None
-        selector = DgcSampled(density, sample_density=sample_density)
+        selector = {"id": "dgc_sampled", "density": density, "sample_density": sample_density}
         return cls.build(params, selector=selector, memory=memory, optimizer=optimizer, **options)
 
     @classmethod
@@ -164,9 +141,10 @@ class Methods(Builder):
         optimizer : as for every method. Without it, "paper" applies a momentum of 0.9 before the
             selection, and the program's optimizer must have no momentum
         """
-        selector: object = RedsyncSearch(density) if search else RedsyncTrimmed(density)
+        id = "redsync_search" if search else "redsync_trimmed"
+        selector: dict[str, object] = {"id": id, "density": density}
         if is_as_published(variant, "redsync"):
-            selector = RedsyncSigns(density, search=search)
+            selector |= {"id": "redsync_signs", "search": search}
             options.setdefault("codec", "sign_index")
             kinds = () if optimizer is None else cls._read_optimizer(optimizer).memories
             if optimizer is None or MomentumCorrection in kinds:
@@ -208,13 +186,14 @@ class Methods(Builder):
         published = is_as_published(variant, "ldte_bs")
         search = ("bisection" if published else "log_count") if search is None else search
         warm_start = not published if warm_start is None else warm_start
-        selector = LdteBs(
-            density,
-            search=search,
-            tolerance=tolerance,
-            max_passes=max_passes,
-            warm_start=warm_start,
-        )
+        selector = {
+            "id": "ldte_bs",
+            "density": density,
+            "search": search,
+            "tolerance": tolerance,
+            "max_passes": max_passes,
+            "warm_start": warm_start,
+        }
         return cls.build(params, selector=selector, **options)
 
     @classmethod
@@ -234,7 +213,7 @@ class Methods(Builder):
             estimate
         cap : the number of sent entries is at most ``cap`` times the intended number
         """
-        return cls.build(params, selector=Ldte(density, cap=cap), **options)
+        return cls.build(params, selector={"id": "ldte", "density": density, "cap": cap}, **options)
 
     @classmethod
     @of_paper("shi2019understanding")
@@ -255,7 +234,8 @@ class Methods(Builder):
         ----------
         variant : "ours", "paper" or "improved"; see ``GaussianK``
         """
-        return cls.build(params, selector=GaussianK(density, variant=variant), **options)
+        selector = {"id": "gaussian_k", "density": density, "variant": variant}
+        return cls.build(params, selector=selector, **options)
 
     @classmethod
     @of_paper("abdelmoniem2021sidco")
@@ -279,9 +259,8 @@ class Methods(Builder):
         distribution : kind of the fitted distributions; see ``Sidco``
         stages : number of stages at the first step
         """
-        return cls.build(
-            params, selector=Sidco(density, distribution=distribution, stages=stages), **options
-        )
+        fit = {"distribution": distribution, "stages": stages}
+        return cls.build(params, selector={"id": "sidco", "density": density, **fit}, **options)
 
     @classmethod
     @of_paper("chen2020scalecom")
@@ -321,14 +300,14 @@ class Methods(Builder):
             )
         add_dense_warmup(options, density, warmup_steps or 0)
         chunk_wise = published if chunk_wise is None else chunk_wise
-        selector = ChunkMax(density) if chunk_wise else TopK(density)
+        selector = {"id": "chunk_max" if chunk_wise else "topk", "density": density}
         if beta != 1:
             if "memory" in options:
                 raise InvalidOption(
                     f"beta is {beta!r} and memory is {options['memory']!r}: both set scalecom's "
                     "memory, so leave out one of them"
                 )
-            options["memory"] = LowPass(beta)
+            options["memory"] = {"id": "low_pass", "beta": beta}
         options.setdefault("exchange", "shared_index")
         return cls.build(params, selector=selector, **options)
 
@@ -347,7 +326,9 @@ class Methods(Builder):
         ----------
         conserving : keep in a residual those entries that the paper's rule loses; see ``GTopK``
         """
-        return cls.build(params, selector=TopK(density), exchange=GTopK(conserving), **options)
+        selector = {"id": "topk", "density": density}
+        exchange = {"id": "gtopk", "conserving": conserving}
+        return cls.build(params, selector=selector, exchange=exchange, **options)
 
     @classmethod
     @of_paper("li2022oktopk", "exchange")
@@ -381,8 +362,9 @@ class Methods(Builder):
         published = is_as_published(variant, "oktopk")
         default = OKTOPK_WARMUP if published else 0
         add_dense_warmup(options, density, default if warmup_steps is None else warmup_steps)
-        selector = ReusedThreshold(density, period=period)
-        return cls.build(params, selector=selector, exchange=OkTopK(period=period), **options)
+        selector = {"id": "reused_threshold", "density": density, "period": period}
+        exchange = {"id": "oktopk", "period": period}
+        return cls.build(params, selector=selector, exchange=exchange, **options)
 
     @classmethod
     @of_paper("sun2019csc")
@@ -401,7 +383,8 @@ class Methods(Builder):
         chunk_length : entries per chunk
         """
         options.setdefault("exchange", "shared_index")
-        return cls.build(params, selector=Chunked(density, chunk_length), **options)
+        selector = {"id": "chunked", "density": density, "chunk_length": chunk_length}
+        return cls.build(params, selector=selector, **options)
 
     @classmethod
     @of_paper("stich2018sparsified")
@@ -426,9 +409,8 @@ class Methods(Builder):
         """
         if shared_seed:
             options.setdefault("exchange", "shared_index")
-        return cls.build(
-            params, selector=RandomK(density, shared_seed=shared_seed, seed=seed), **options
-        )
+        draw = {"shared_seed": shared_seed, "seed": seed}
+        return cls.build(params, selector={"id": "random_k", "density": density, **draw}, **options)
 
     @classmethod
     @of_paper("chen2018adacomp")
@@ -445,7 +427,7 @@ class Methods(Builder):
         bin_length : entries per bin; None for the paper's lengths by kind of layer
         """
         options.setdefault("codec", "ternary")
-        return cls.build(params, selector=AdaComp(bin_length), **options)
+        return cls.build(params, selector={"id": "adacomp", "bin_length": bin_length}, **options)
 
     @classmethod
     @of_paper("strom2015scalable")
@@ -464,8 +446,8 @@ class Methods(Builder):
         max_density : largest fraction of a tensor's entries that is sent
         """
         options.setdefault("codec", "sign_index")
-        selector = FixedThreshold(threshold, max_density=max_density, signs_only=True)
-        return cls.build(params, selector=selector, **options)
+        given = {"threshold": threshold, "max_density": max_density, "signs_only": True}
+        return cls.build(params, selector={"id": "fixed_threshold", **given}, **options)
 
     @classmethod
     @of_paper("sattler2019stc")
@@ -476,7 +458,7 @@ class Methods(Builder):
         ``LocalSteps``), and a server that compresses its updates to the workers.
         """
         options.setdefault("codec", "sign_mean")
-        return cls.build(params, selector=Stc(density), **options)
+        return cls.build(params, selector={"id": "stc", "density": density}, **options)
 
     @classmethod
     @of_paper("sattler2019sbc")
@@ -488,7 +470,7 @@ class Methods(Builder):
         exchanges; for a delay, use ``LocalSteps``.
         """
         options.setdefault("codec", "one_sign")
-        return cls.build(params, selector=Sbc(density), **options)
+        return cls.build(params, selector={"id": "sbc", "density": density}, **options)
 
     @classmethod
     @of_paper("bernstein2019majority")
@@ -503,7 +485,7 @@ class Methods(Builder):
         """
         options.setdefault("memory", "majority_vote")
         options.setdefault("codec", "one_bit")
-        return cls.build(params, selector=SignVote(), **options)
+        return cls.build(params, selector="sign_vote", **options)
 
     @classmethod
     @of_paper("karimireddy2019error")
@@ -515,7 +497,7 @@ class Methods(Builder):
         residual. Here the optimizer applies the learning rate.
         """
         options.setdefault("codec", "one_bit")
-        return cls.build(params, selector=EfSign(), **options)
+        return cls.build(params, selector="ef_sign", **options)
 
     @classmethod
     @of_paper("wen2017terngrad")
@@ -534,7 +516,7 @@ class Methods(Builder):
         """
         options.setdefault("memory", "none")
         options.setdefault("codec", "two_bit")
-        return cls.build(params, selector=TernGrad(clip, seed=seed), **options)
+        return cls.build(params, selector={"id": "terngrad", "clip": clip, "seed": seed}, **options)
 
 
 METHODS: dict[str, str] = {

@@ -105,13 +105,13 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
     ready_s = [costs.ready_s[each.key] for each in members]
     # The seconds of dense tensors count for the next compressed tensor, or else for the last one.
     ready_s[-1] = max(costs.ready_s[key] for key in keys)
+    group_s = costs.work.start_s if configuration.select_over == "group" else 0.0
+    works_s = costs.work(np.array([each.numel for each in members])) + costs.encode_s - group_s
     instance = Instance(
-        np.diff(ready_s, prepend=0.0) + costs.encode_s,
-        np.array([each.numel for each in members]),
+        np.diff(ready_s, prepend=0.0) + works_s,
         np.array([costs.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]),
         costs.wire,
-        costs.work,
-        per_tensor=configuration.select_over != "group",
+        group_s,
     )
     places = {position: place for place, position in enumerate(layers)}
     plan = best_plan(instance)
@@ -153,36 +153,31 @@ class Instance:
         compute end of group [i, j) = compute end of the group before + compute_s(i, j)
         wire end of group [i, j)    = max(wire end of the group before, compute end) + wire_s(i, j)
 
-    backward_s : for each layer, seconds of the backward pass since the previous layer's gradient
-    numel : number of entries of each layer
+    layer_s : for each layer, seconds of the backward pass since the previous layer's gradient, plus
+        seconds of selecting and encoding
     nbytes : bytes that a rank receives for each layer
     wire : seconds of a message, as a linear function of the bytes that a rank receives
-    select : seconds of selecting and encoding, as a linear function of the number of entries
-    per_tensor : True if entries are selected tensor by tensor, False if a group is one vector
+    group_s : constant seconds of selecting from a group, if a group is one vector
     """
 
-    backward_s: np.ndarray
-    numel: np.ndarray
+    layer_s: np.ndarray
     nbytes: np.ndarray
     wire: Line
-    select: Line = Line(0.0, 0.0)
-    per_tensor: bool = True
+    group_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("backward_s", "numel", "nbytes"):
-            values = np.zeros(len(self.backward_s)) + getattr(self, name)
+        for name in ("layer_s", "nbytes"):
+            values = np.asarray(getattr(self, name), np.float64)
             object.__setattr__(self, name, values)
             object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
 
     @property
     def size(self) -> int:
-        return int(self.backward_s.size)
+        return int(self.layer_s.size)
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
         """Return the seconds of backward pass, selecting and encoding of layers [start, stop)."""
-        calls_s = self.select.start_s * ((stop - start) if self.per_tensor else 1)
-        entries_s = self.select.byte_s * self._between("_numel", start, stop)
-        return self._between("_backward_s", start, stop) + calls_s + entries_s
+        return self._between("_layer_s", start, stop) + self.group_s
 
     def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
         return self.wire(self._between("_nbytes", start, stop))
@@ -225,17 +220,12 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
     layers of each group, which need not be neighbours. All messages that are ready when the network
     becomes free are sent as one, because Horovod fuses messages."""
     complete = {max(part): list(part) for part in parts}
-    selects = instance.select
     compute_s, messages = 0.0, []
-    for layer in range(instance.size):
-        compute_s += float(instance.backward_s[layer])
-        if instance.per_tensor:
-            compute_s += float(selects(instance.numel[layer]))
-        part = complete.get(layer)
-        if part is not None:
-            if not instance.per_tensor:
-                compute_s += float(selects(np.sum(instance.numel[part])))
-            messages.append((compute_s, float(np.sum(instance.nbytes[part]))))
+    for layer, layer_s in enumerate(instance.layer_s.tolist()):
+        compute_s += layer_s
+        if layer in complete:
+            compute_s += instance.group_s
+            messages.append((compute_s, float(np.sum(instance.nbytes[complete[layer]]))))
     wire_s, waiting = 0.0, 0
     while waiting < len(messages):
         start_s, first = max(wire_s, messages[waiting][0]), waiting
@@ -252,14 +242,13 @@ def best_plan(instance: Instance) -> Plan:
     selection, the number of groups is also searched, but ``EFFORT`` limits the numbers that are
     tried. shi2020mgs chooses greedily, which is not optimal (docs/adr/0019-planner.md)."""
     size = instance.size
-    call_s = 0.0 if instance.per_tensor else instance.select.start_s
-    is_counted = call_s > 0.0
+    is_counted = instance.group_s > 0.0
     counts = np.arange(1 + (min(size, max(1, EFFORT // size**2)) if is_counted else 0))
     wire_s = np.full((size + 1, counts.size), np.inf)
     previous = np.zeros(wire_s.shape, np.int64)
     wire_s[0, 0] = 0.0
     for stop in range(1, size + 1):
-        computed_s = instance.compute_s(0, stop) + call_s * (counts - 1)
+        computed_s = instance.compute_s(0, stop) + instance.group_s * (counts - 1)
         sends_s = np.maximum(np.roll(wire_s[:stop], int(is_counted), axis=1), computed_s)
         ends_s = sends_s + instance.wire_s(np.arange(stop), stop)[:, np.newaxis]
         if is_counted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report
@@ -80,11 +80,7 @@ class Departure:
     def __init__(self) -> None:
         self.first_s: float | None = None
         self._left = SETTLING + WINDOW
-        self._times: list[float] = []
-
-    @property
-    def is_watching(self) -> bool:
-        return self._left <= WINDOW
+        self._times: deque[float] = deque(maxlen=WINDOW)
 
     @property
     def is_due(self) -> bool:
@@ -96,14 +92,14 @@ class Departure:
         return statistics.median(self._times) if self._times else 0.0
 
     def begin(self, last_s: float | None) -> None:
-        if self.is_watching and last_s is not None:
+        if last_s is not None:
             self._times.append(last_s)
         self._left -= 1
 
     def judge(self, slowest_s: float) -> bool:
         """Return whether the slowest rank's median step time, ``slowest_s``, differs from that of
         the first window by more than ``FACTOR``."""
-        self._left, self._times = REVIEW_EVERY, []
+        self._left = REVIEW_EVERY
         if self.first_s is None:
             self.first_s = slowest_s or None
             return False

@@ -187,10 +187,8 @@ class MeasuringPolicy(Policy):
         self._clock.request()
 
     def arrived(self) -> None:
-        if not self.is_over:
-            self.measurements.end(time.perf_counter())
-        elif self._departure.is_watching:
-            self._clock.end()
+        self.measurements.end(time.perf_counter())
+        self._clock.end()
 
     def fail(self) -> None:
         self._clock.fail()

@@ -53,10 +53,12 @@ class Place:
 @dataclass(eq=False)
 class Sink:
     """An open writer. ``write`` writes a record; ``close`` closes the writer's files and
-    connections."""
+    connections. Warnings contain ``name`` and ``remedy``."""
 
     write: Callable[[Report], object]
     close: Callable[[], object]
+    name: str = ""
+    remedy: str = ""
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:

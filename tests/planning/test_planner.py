@@ -8,19 +8,16 @@ from hypothesis import strategies as st
 from hvd_sparse.plan.costs import Line, fit_line
 from hvd_sparse.plan.decisions import Instance, best_plan, end_s, simplified
 
-MODES = (False, True)
-
-
 DENSITY = 0.001
 
 
-def instance_of(rng, layers, *, per_tensor):
+def instance_of(rng, layers, *, has_calls):
     numel = np.exp(rng.uniform(np.log(1e3), np.log(1e7), layers)).astype(np.int64)
     nbytes = 8 * DENSITY * numel * rng.uniform(0.5, 2, layers)
     wire = Line(*rng.uniform(0, [3e-3, 1e-7]))
-    select = Line(*rng.uniform(0, [1.4e-4, 2e-9]))
+    call_s, entry_s = rng.uniform(0, [1.4e-4, 2e-9])
     backward_s = rng.uniform(0, 4e-3, layers) * rng.choice([0.01, 1.0])
-    return Instance(backward_s, numel, nbytes, wire, select, per_tensor)
+    return Instance(backward_s + entry_s * numel, nbytes, wire, call_s * has_calls)
 
 
 def every_end_s(instance):
@@ -37,27 +34,22 @@ def every_end_s(instance):
     return wire_s
 
 
-@pytest.mark.parametrize("per_tensor", MODES)
-def test_the_plan_is_that_of_brute_force(per_tensor):
+@pytest.mark.parametrize("has_calls", [False, True])
+def test_the_plan_is_that_of_brute_force(has_calls):
     rng = np.random.default_rng(9)
     for _ in range(200):
-        instance = instance_of(rng, int(rng.integers(1, 12)), per_tensor=per_tensor)
+        instance = instance_of(rng, int(rng.integers(1, 12)), has_calls=has_calls)
         least_s = every_end_s(instance).min()
         assert end_s(instance, best_plan(instance)) == pytest.approx(least_s, rel=1e-9)
 
 
 def test_a_thousand_layers_are_planned():
-    instance = instance_of(np.random.default_rng(1), 1000, per_tensor=False)
+    instance = instance_of(np.random.default_rng(1), 1000, has_calls=True)
     assert best_plan(instance)[-1] == 1000
 
 
 HAND = Instance(
-    backward_s=[2.0, 1.0, 3.0],
-    numel=[10, 20, 30],
-    nbytes=[4, 2, 6],
-    wire=Line(1.0, 0.5),
-    select=Line(0.5, 0.1),
-    per_tensor=False,
+    layer_s=[2.0 + 1.0, 1.0 + 2.0, 3.0 + 3.0], nbytes=[4, 2, 6], wire=Line(1.0, 0.5), group_s=0.5
 )
 """Computing, selected one by one: 2 + 0.5 + 1 = 3.5, 1 + 0.5 + 2 = 3.5, 3 + 0.5 + 3 = 6.5; wire 3,
 2, 4."""
@@ -70,22 +62,13 @@ def test_a_step_is_as_worked_out_by_hand():
 
 
 def test_a_wire_that_is_busy_keeps_a_group_waiting():
-    slow = Instance([1.0, 1.0], [1, 1], [1, 1], Line(5.0, 0.0))
+    slow = Instance([1.0, 1.0], [1, 1], Line(5.0, 0.0))
     assert end_s(slow, (1, 2)) == 1.0 + 5.0 + 5.0
     assert end_s(slow, (2,)) == 2.0 + 5.0
 
 
-def test_tensors_selected_from_one_by_one_cost_the_same_however_they_are_merged():
-    rng = np.random.default_rng(3)
-    instance = instance_of(rng, 8, per_tensor=True)
-    whole = instance.compute_s(0, 8)
-    for plan in ((8,), (3, 8), tuple(range(1, 9))):
-        starts = np.array((0, *plan[:-1]))
-        assert instance.compute_s(starts, np.array(plan)).sum() == pytest.approx(whole)
-
-
 def test_groups_that_need_not_be_apart_are_joined():
-    instance = Instance([1.0, 1.0, 10.0], [1] * 3, [1] * 3, Line(0.1, 1.0))
+    instance = Instance([1.0, 1.0, 10.0], [1] * 3, Line(0.1, 1.0))
     assert simplified(instance, (1, 2, 3)) == best_plan(instance) == (2, 3)
 
 

@@ -94,20 +94,20 @@ def test_tensors_of_a_message_have_one_density_and_unseen_ones_keep_the_least():
     assert "t5" not in found.densities
     assert found.densities["t3"] == found.densities["t4"]
     assert found.densities["t1"] == found.densities["t2"]
-    settled = CONFIGURATION.with_measured(SPECS, found.densities)
+    settled = CONFIGURATION.for_tensors(SPECS, found.densities)
     assert settled.density(0, SPECS[5]) == LEAST
     assert settled.density(0, SPECS[4]) == found.densities["t4"]
 
 
 def test_what_was_measured_is_no_part_of_what_was_asked_for():
-    settled = CONFIGURATION.with_measured(SPECS, {"t4": 0.5})
+    settled = CONFIGURATION.for_tensors(SPECS, {"t4": 0.5})
     assert settled == CONFIGURATION and settled.digest == CONFIGURATION.digest
     assert settled.rule.is_measured and not CONFIGURATION.rule.is_measured
     described = settled.describe()
     assert described["selector"]["density"] == "hiding:200" == described["schedule"]["value"]
     again = Configuration.create(**json.loads(json.dumps(described)))
     assert again == ASKED and again.density(0, SPECS[4]) == LEAST
-    anew = settled.with_measured(SPECS, {})
+    anew = settled.for_tensors(SPECS, {})
     assert anew.density(0, SPECS[4]) == LEAST and not anew.rule.is_measured
 
 
@@ -115,7 +115,7 @@ def test_a_schedule_ends_at_what_was_measured():
     schedule = {"id": "dense_warmup", "warmup_steps": 3}
     warmed = worlds.configure("topk", "hiding", schedule=schedule).for_tensors(SPECS)
     assert [warmed.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.001]
-    settled = warmed.with_measured(SPECS, {"t4": 0.25})
+    settled = warmed.for_tensors(SPECS, {"t4": 0.25})
     assert [settled.density(step, SPECS[4]) for step in (0, 2, 3)] == [1.0, 1.0, 0.25]
 
 

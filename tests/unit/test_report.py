@@ -127,8 +127,8 @@ def test_a_restart_goes_on_from_where_it_began(tmp_path):
     then = [line("run", 20, 0.0), line("metrics", 30, 1.5, loss=2.0)]
     path.write_text("\n".join([*first, *then, '{"event": "st']))
     run = read_run("x", path)
-    assert run.metric("loss", "step") == ([10, 20, 30], [1.0, 1.0, 2.0])
-    assert run.metric("loss", "seconds")[0] == [1.0, 2.0, 3.5]
+    assert run.curve("loss", "step") == ([10, 20, 30], [1.0, 1.0, 2.0])
+    assert run.curve("loss", "seconds")[0] == [1.0, 2.0, 3.5]
     assert run.step_s == pytest.approx(0.125)
 
 
@@ -138,8 +138,8 @@ def test_a_restart_that_loads_its_state_after_its_first_record_keeps_earlier_rec
     then = [line("run", 0, 0.0, name="then"), line("metrics", 30, 1.5, loss=2.0)]
     path.write_text("\n".join([*first, *then, line("metrics", 40, 2.5, loss=3.0)]))
     run = read_run("x", path)
-    assert run.metric("loss", "step") == ([10, 20, 30, 40], [1.0, 1.0, 2.0, 3.0])
-    assert run.metric("loss", "seconds")[0] == [1.0, 2.0, 3.5, 4.5]
+    assert run.curve("loss", "step") == ([10, 20, 30, 40], [1.0, 1.0, 2.0, 3.0])
+    assert run.curve("loss", "seconds")[0] == [1.0, 2.0, 3.5, 4.5]
     assert run.about["name"] == "then"
 
 
@@ -149,10 +149,10 @@ def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
     then = [line("metrics", s, s / 10 - 1.5, loss=2.0, bytes_sent=7.0) for s in (20, 30, 30)]
     path.write_text("\n".join([*first, *then, line("metrics", 30, 1.6, accuracy=0.5)]))
     run = read_run("x", path)
-    assert run.metric("loss", "step") == ([10, 20, 30], [1.0, 2.0, 2.0])
-    assert run.metric("loss", "seconds")[0] == [1.0, 1.5, 2.5]
+    assert run.curve("loss", "step") == ([10, 20, 30], [1.0, 2.0, 2.0])
+    assert run.curve("loss", "seconds")[0] == [1.0, 1.5, 2.5]
     assert run.bytes_sent("step") == ([10, 20, 30], [50, 120, 190])
-    assert run.metric("accuracy", "step") == ([30], [0.5])
+    assert run.curve("accuracy", "step") == ([30], [0.5])
 
 
 def test_an_incomplete_line_before_a_restart_loses_only_itself(tmp_path, capsys):
@@ -162,7 +162,7 @@ def test_an_incomplete_line_before_a_restart_loses_only_itself(tmp_path, capsys)
         sink = JsonLines(str(path)).open()
         sink.log(step=step, loss=1.0)
         sink.close()
-    assert read_run("x", path).metric("loss", "step")[0] == [1, 2, 3]
+    assert read_run("x", path).curve("loss", "step")[0] == [1, 2, 3]
     assert "line 2 of run" in capsys.readouterr().err and len(path.read_text().splitlines()) == 4
 
 
@@ -170,7 +170,7 @@ def test_bytes_add_up_over_intervals(files):
     run = read_run("x", files[0])
     places, values = run.bytes_sent("step")
     assert places == [1, 3, 6, 9, 12]
-    a_step = [each["total"]["bytes_sent"] for each in run.records]
+    a_step = [each["total"]["bytes_sent"] for each in run.of("step")]
     assert values[-1] == pytest.approx(sum(n * b for n, b in zip((1, 2, 3, 3, 3), a_step)))
     assert read_run("x", files[2]).bytes_sent("step")[1][-1] == 12_000
 
