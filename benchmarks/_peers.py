@@ -1,8 +1,8 @@
 """Selection rules of other authors, written in torch operations from the published descriptions.
 
-A rule has ``choose(accumulated, count)``, which returns the entries of a flat tensor to send, as
-int64 indices. A ``Peer`` combines a rule with error feedback: a step adds the gradient to the
-residual and returns indices and values that are ready to send.
+A rule has ``choose(accumulated, count)``, which returns about ``count`` entries of a flat tensor to
+send, as int64 indices. A ``Peer`` combines a rule with error feedback: a step adds the gradient to
+the residual and returns indices and values that are ready to send.
 """
 
 from __future__ import annotations
@@ -11,22 +11,16 @@ import math
 import random
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
 
 import torch
 
 from hvd_sparse.checks import count_from_density
 
 
-class Rule(Protocol):
-    """A rule that chooses entries."""
-
-    def choose(self, accumulated: torch.Tensor, count: int) -> torch.Tensor:
-        """Return the int64 indices of about ``count`` entries to send."""
-
-
 class Peer:
-    def __init__(self, rule: Rule, residual: torch.Tensor, density: float) -> None:
+    def __init__(
+        self, rule: TopK | DgcSampled | GaussianK, residual: torch.Tensor, density: float
+    ) -> None:
         self.rule = rule
         self.residual = residual
         self.count = count_from_density(residual.numel(), density)

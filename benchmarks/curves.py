@@ -20,7 +20,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks._page import markdown_table
+from benchmarks._page import json_by_line, markdown_table
 from benchmarks.accuracy.ours import Ours
 from benchmarks.accuracy.rules import Dense
 from benchmarks.accuracy.tasks import TASKS, WORKERS
@@ -100,10 +100,10 @@ def read_results(path: Path) -> Results:
 
 def write_results(path: Path, results: Results) -> None:
     rows = [
-        json.dumps({"run": {"line": asdict(line), "seed": seed}, "result": result})
+        {"run": {"line": asdict(line), "seed": seed}, "result": result}
         for (line, seed), result in results.items()
     ]
-    path.write_text('{"runs": [\n' + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+    path.write_text(json_by_line({}, {"runs": rows}), encoding="utf-8")
 
 
 def train(line: Line, seed: int, steps: int) -> dict[str, Any]:

@@ -17,45 +17,30 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks._ranks import launch, report
+from benchmarks.accuracy.networks import Block
 
 WIDTH, LETTERS, LENGTH, BATCH = 64, 96, 64, 8
 WARMUP = 30
 """Number of untimed steps."""
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attend, self.project = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.widen, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        query, key, value = self.attend(self.first(x)).chunk(3, -1)
-        attended = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(attended)
-        return x + self.narrow(torch.relu(self.widen(self.second(x))))
-
-
 def network() -> nn.Module:
     """Return a GPT of two blocks without position embeddings, which has 29 tensors."""
-    layers = [Block(), Block(), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)]
+    layers = [Block(WIDTH, 1), Block(WIDTH, 1), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, LETTERS)]
     return nn.Sequential(nn.Embedding(LETTERS, WIDTH), *layers)
 
 
 def trained_by(way: str) -> tuple[nn.Module, Any]:
     import horovod.torch as hvd
 
-    from hvd_sparse.torch import Compression
+    from benchmarks.network.methods import compression
 
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     named = [(f"{way}.{name}", parameter) for name, parameter in model.named_parameters()]
-    compression = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}.get(way)
-    if compression is None:
-        method = getattr(Compression, way)
-        compression = method(named, density=0.005, codec="sign_mean", optimizer=optimizer)
-    wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=compression)
+    options = {"density": 0.005, "codec": "sign_mean", "optimizer": optimizer}
+    made = compression(way, named, options)
+    wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=made)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     return model, wrapped
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,19 +17,6 @@ WINDOW = 64
 """Length of the input of a network for text, in characters."""
 HELD_OUT = 512
 """Number of held-out windows of text."""
-
-
-class Data(Protocol):
-    """Data from which a task draws its examples."""
-
-    def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
-        """Return the indices of the examples of a step, in the order of the workers."""
-
-    def loss(self, network: nn.Module, chosen: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of some examples."""
-
-    def score(self, network: nn.Module, part: float = 1.0) -> float:
-        """Return the score on the fraction ``part`` of the held-out data."""
 
 
 class Images:
@@ -44,6 +30,7 @@ class Images:
         self._order: tuple[tuple[int, int], torch.Tensor] | None = None
 
     def draw(self, seed: int, step: int, size: int) -> torch.Tensor:
+        """Return the indices of the examples of a step, in the order of the workers."""
         epoch, position = divmod(step, len(self._train[0]) // size)
         if self._order is None or self._order[0] != (seed, epoch):
             drawn = torch.Generator().manual_seed(1000 * seed + epoch)
@@ -55,6 +42,7 @@ class Images:
 
     @torch.no_grad()
     def score(self, network: nn.Module, part: float = 1.0) -> float:
+        """Return the score on the fraction ``part`` of the held-out data."""
         images, labels = (whole[: round(part * len(whole))] for whole in self._test)
         found = torch.cat([network(some).argmax(1) for some in images.split(500)])
         return 100.0 * int((found == labels).sum()) / len(labels)
@@ -89,6 +77,10 @@ class Text:
     def score(self, network: nn.Module, part: float = 1.0) -> float:
         parts = self._held[:: round(1 / part)].split(32)
         return float(np.mean([float(_loss_of(network, windows)) for windows in parts]))
+
+
+Data = Images | Text
+"""Data from which a task draws its examples."""
 
 
 def _loss_of(network: nn.Module, windows: torch.Tensor) -> torch.Tensor:

@@ -8,29 +8,40 @@ from typing import Any
 import torch
 from torch import nn
 
+MOMENTUM = 0.95
+
+
+def groups_of(network: nn.Module, rate: float, decay: float) -> list[dict[str, Any]]:
+    """Return the groups of parameters: matrices in "blocks" have twice the learning rate."""
+    matrices, others = [], []
+    for name, parameter in network.named_parameters():
+        is_matrix = parameter.dim() == 2 and name.startswith("blocks")
+        (matrices if is_matrix else others).append(parameter)
+    muon = {"params": matrices, "use_muon": True, "lr": 2 * rate, "momentum": MOMENTUM}
+    adam = {"params": others, "use_muon": False, "lr": rate, "betas": (0.9, 0.999), "eps": 1e-8}
+    return [{**group, "weight_decay": decay} for group in (muon, adam)]
+
 
 class SingleDeviceMuonWithAuxAdam(torch.optim.Optimizer):
-    """Muon for matrices in "blocks" at twice the learning rate, and Adam for others. The names of
-    the class and its options are those by which the package recognizes Muon."""
+    """Muon for groups with ``use_muon``, and Adam for others. The names of the class and its
+    options are those by which the package recognizes Muon."""
 
-    MOMENTUM, COEFFICIENTS, ITERATIONS = 0.95, (3.4445, -4.7750, 2.0315), 5
+    COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
-    def __init__(self, network: nn.Module, rate: float, decay: float) -> None:
-        matrices, others = [], []
-        for name, parameter in network.named_parameters():
-            is_matrix = parameter.dim() == 2 and name.startswith("blocks")
-            (matrices if is_matrix else others).append(parameter)
-        muon = {"params": matrices, "use_muon": True, "lr": 2 * rate, "momentum": self.MOMENTUM}
-        adam = {"params": others, "use_muon": False, "lr": rate, "betas": (0.9, 0.999), "eps": 1e-8}
-        super().__init__([{**group, "weight_decay": decay} for group in (muon, adam)], {})
+    def __init__(self, param_groups: Any) -> None:
+        super().__init__(param_groups, {"weight_decay": 0.0})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             direction = self._muon if group["use_muon"] else self._adam
             for parameter in group["params"]:
-                moved = direction(parameter.grad, self.state[parameter], group)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * moved)
+                if parameter.grad is not None:
+                    moved = direction(parameter.grad, self.state[parameter], group)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                    parameter.sub_(group["lr"] * moved)
+        return loss
 
     def _muon(self, gradient: torch.Tensor, state: Any, group: dict[str, Any]) -> torch.Tensor:
         mean = state.setdefault("momentum_buffer", torch.zeros_like(gradient))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks._ranks import launch, report
 from benchmarks.accuracy.rules import Dense, Gradients
 from benchmarks.accuracy.store import key_of, run_of
 from benchmarks.accuracy.tasks import TASKS, WORKERS
@@ -37,62 +33,32 @@ class Ranks(Dense):
 
 
 def on_real_ranks(run: Run) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "result.json"
-        launcher = [str(Path(sys.executable).parent / "horovodrun"), "--gloo"]
-        launcher += ["-np", str(WORKERS)]
-        program = [sys.executable, "-m", "benchmarks.accuracy.real", key_of(run), str(path)]
-        root = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [*launcher, *program],
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
-        if done.returncode or not path.exists():
-            raise RuntimeError(
-                f"{run}: real ranks ended with {done.returncode}\n"
-                f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            )
-        result: dict[str, Any] = json.loads(path.read_text())
-        return result
+    each = launch("benchmarks.accuracy.real", WORKERS, key_of(run), limit_s=TIMEOUT_S)
+    return {"score": each[0]}
 
 
 def rank_main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("run", type=json.loads)
-    parser.add_argument("path", type=Path)
-    options = parser.parse_args()
-    run, _ = run_of(options.run)
+    run, _ = run_of(json.loads(sys.argv[1]))
 
     import horovod.torch as hvd
 
-    from hvd_sparse.methods.spelling import read_method
-    from hvd_sparse.torch import Compression
+    from benchmarks.network.methods import HOROVODS, compression
 
     hvd.init()
     line = run.line
     training = Training(TASKS[line.task], line.optimizer, run.rate, line.steps, run.seed)
     named = list(training.network.named_parameters())
     name, *told = line.rule.split("/")
-    compression: Any = {"dense": hvd.Compression.none, "fp16": hvd.Compression.fp16}.get(name)
-    if compression is None:
-        method, method_options = NAMED[name](training, *told)
-        compression = read_method(method).create(Compression, named, **method_options)
-    wrapped = hvd.DistributedOptimizer(
-        training.optimizer, named_parameters=named, compression=compression
-    )
+    spec, options = (name, {}) if name in HOROVODS else NAMED[name](training, *told)
+    made = compression(spec, named, options)
+    wrapped = hvd.DistributedOptimizer(training.optimizer, named_parameters=named, compression=made)
     training.optimizer = wrapped  # of the same parameter groups, which the scheduler changes
     ranks = Ranks(training.network, wrapped, hvd.size(), rank=hvd.rank())
     score = training.run(ranks)["score"]
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for _, p in named)).hexdigest()
     if len(set(hvd.allgather_object(digest))) != 1:
         raise AssertionError(f"{run}: the ranks have different parameters")
-    if hvd.rank() == 0:
-        options.path.write_text(json.dumps({"score": score}))
+    report(hvd.rank(), score)
     hvd.shutdown()
 
 

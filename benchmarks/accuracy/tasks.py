@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from benchmarks.accuracy import data, networks
-from benchmarks.accuracy.muon import SingleDeviceMuonWithAuxAdam
+from benchmarks.accuracy.muon import SingleDeviceMuonWithAuxAdam, groups_of
 
 WEIGHT_DECAY, MOMENTUM = 0.01, 0.9
 """Weight decay of AdamW (torch's default), and momentum of SGD."""
@@ -60,7 +60,7 @@ TASKS = {
 
 def make_optimizer(name: str, network: nn.Module, rate: float) -> torch.optim.Optimizer:
     if name == "muon":
-        return SingleDeviceMuonWithAuxAdam(network, rate, WEIGHT_DECAY)
+        return SingleDeviceMuonWithAuxAdam(groups_of(network, rate, WEIGHT_DECAY))
     if name == "adamw":
         return torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
     return torch.optim.SGD(network.parameters(), lr=rate, momentum=MOMENTUM)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,10 +17,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks._gradients import Gradients, fill
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
-from benchmarks.network.launching import POOL, rank_options
+from benchmarks.network.launching import rank_options
+from benchmarks.step.replay import Replay
 from hvd_sparse.ddp import register
 from hvd_sparse.methods.spelling import Spelled, read_method
 
@@ -35,51 +34,19 @@ ONE_BUCKET_MB = 4096
 all threads wait and the step hangs (torch 2.13)."""
 
 
-class _Layer(torch.autograd.Function):
-    """Returns its input. Its backward pass sleeps until the gradient is ready and returns it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, number: torch.Tensor, _: torch.Tensor, given: torch.Tensor, wait: Any
-    ) -> Any:
-        ctx.given, ctx.wait = given, wait
-        return number.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        ctx.wait()
-        return grads[0], ctx.given, None, None
-
-
-class Given(nn.Module):
-    """A model's parameters, whose gradients are given at recorded times."""
+class Timed(Replay):
+    """Gradients of a model, each of which is ready at its time in the backward pass."""
 
     def __init__(self, options: Any, rank: int) -> None:
-        super().__init__()
         listed = parameters(options.model)
-        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(each.shape)) for each in listed)
+        super().__init__([each.shape for each in listed], seed=rank)
         length_s = options.backward_ms / 1e3 if options.compute == "asleep" else 0.0
-        self.ready_s = [each.ready * length_s for each in listed]
-        self.work = torch.empty(sum(parameter.numel() for parameter in self.weights))
-        self.source, self.steps, self.start = Gradients.draw(POOL, seed=rank).arrays[0], 0, 0.0
+        self._ready_s = [each.ready * length_s for each in listed]
+        self.steps, self.start = 0, 0.0
 
-    def draw(self) -> None:
-        self.steps += 1
-        fill(self.work.numpy(), self.source, self.steps)
-
-    def forward(self) -> torch.Tensor:
-        number = torch.zeros((), requires_grad=True)
-        pieces = self.work.split([parameter.numel() for parameter in self.weights])
-        for parameter, piece, ready_s in zip(self.weights, pieces, self.ready_s):
-            given = piece.view(parameter.shape)
-            number = _Layer.apply(number, parameter, given, self._until(ready_s))
-        return number
-
-    def _until(self, ready_s: float) -> Callable[[], None]:
-        def wait() -> None:
-            time.sleep(max(0.0, self.start + ready_s - time.perf_counter()))
-
-        return wait
+    def gradient(self, position: int) -> torch.Tensor:
+        time.sleep(max(0.0, self.start + self._ready_s[position] - time.perf_counter()))
+        return super().gradient(position)
 
 
 def join() -> None:
@@ -111,19 +78,19 @@ def wrap(network: nn.Module, method: str, density: Spelled) -> DistributedDataPa
     return model
 
 
-def step(model: DistributedDataParallel) -> dict[str, float]:
-    bare = model.module
-    bare.draw()
+def step(model: DistributedDataParallel, replay: Timed) -> dict[str, float]:
+    replay.steps += 1
+    replay.draw(replay.steps)
     model.zero_grad()
     number = model()
     dist.barrier()
     received, used = interface_bytes()[0], time.process_time()
-    bare.start = time.perf_counter()
+    replay.start = time.perf_counter()
     number.backward()
-    total, used = time.perf_counter() - bare.start, time.process_time() - used
+    total, used = time.perf_counter() - replay.start, time.process_time() - used
     dist.barrier()
     # As an optimizer does that applies them: gradients that are thrown away are taken back.
-    torch.autograd.graph.increment_version(list(bare.weights))
+    torch.autograd.graph.increment_version(replay.parameters)
     own = torch.tensor([total, used, interface_bytes()[0] - received], dtype=torch.float64)
     slowest = own.clone()
     dist.all_reduce(own)
@@ -132,8 +99,8 @@ def step(model: DistributedDataParallel) -> dict[str, float]:
     return {"total": float(slowest[0]), "all_threads": mean[1], "received": mean[2]}
 
 
-def check_replicas(bare: Given) -> None:
-    sums = torch.stack([p.grad.view(torch.int32).sum(dtype=torch.int64) for p in bare.weights])
+def check_replicas(replay: Timed) -> None:
+    sums = torch.stack([p.grad.view(torch.int32).sum(dtype=torch.int64) for p in replay.parameters])
     told = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
     dist.all_gather(told, sums)
     if any(not torch.equal(each, sums) for each in told):
@@ -144,12 +111,12 @@ def main() -> None:
     options = rank_options(__doc__)
     torch.set_num_threads(1)
     join()
-    bare = Given(options, dist.get_rank())
-    model = wrap(bare, options.method, options.density)
+    replay = Timed(options, dist.get_rank())
+    model = wrap(replay.module(), options.method, options.density)
     for _ in range(max(SETTLING, options.warmup)):
-        step(model)
-    check_replicas(bare)
-    rows = [step(model) for _ in range(options.steps)]
+        step(model, replay)
+    check_replicas(replay)
+    rows = [step(model, replay) for _ in range(options.steps)]
     if dist.get_rank() == 0:
         options.output.write_text(json.dumps({"rows": rows, "report": {}}), encoding="utf-8")
     dist.barrier()

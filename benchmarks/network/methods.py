@@ -1,5 +1,7 @@
 """The methods, which turn gradients into averaged gradients.
 
+``submit`` gets each gradient that is ready, and ``finish`` waits for the results.
+
 Dense, fp16 and our methods run in Horovod's own optimizer. Exact top-k and DGC are written from
 their descriptions, with PyTorch's operations and Horovod's allgather, as in their authors' code.
 ``tests/network/test_baselines.py`` tests them.
@@ -37,23 +39,7 @@ def compression(spec: str, named: Named, options: Mapping[str, Any]) -> Any:
     return read(spec).create(Compression, named, **options)
 
 
-class Method:
-    """Averages gradients: ``submit`` gets each that is ready, ``finish`` waits for the results."""
-
-    is_settled = True
-    """False during the trial of ``auto``, whose steps differ from the later ones."""
-
-    def submit(self, position: int) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        raise NotImplementedError
-
-    def report(self) -> dict[str, Any]:
-        return {}
-
-
-class ThroughOptimizer(Method):
+class ThroughOptimizer:
     """Averages by Horovod's optimizer with a ``compression=``. Its hooks are called directly."""
 
     def __init__(self, named: Named, compression: Any, spans: Spans, finds: str) -> None:
@@ -72,6 +58,7 @@ class ThroughOptimizer(Method):
 
     @property
     def is_settled(self) -> bool:
+        """False during the trial of ``auto``, whose steps differ from the later ones."""
         return getattr(self.compression.inner, "verdict", self) is not None
 
     def report(self) -> dict[str, Any]:
@@ -100,10 +87,10 @@ class _Timed:
             return self.inner.decompress(tensor, ctx)
 
 
-class Gathered(Method):
+class Gathered:
     """Sends values and indices by two allgathers; averages densely if ``select`` returns None."""
 
-    index_dtype = torch.int64
+    is_settled = True
     has_momentum = False
     """Whether the method corrects SGD's momentum by itself."""
 
@@ -126,7 +113,7 @@ class Gathered(Method):
             self._handles[position] = (hvd.allreduce_async_(gradient, name=name, op=hvd.Average),)
             return
         with self._spans.phase("encode"):
-            values, indices = chosen[0], chosen[1].to(self.index_dtype)
+            values, indices = chosen
         self._handles[position] = (
             hvd.allgather_async(values, name=f"{name}.t0"),
             hvd.allgather_async(indices, name=f"{name}.t1"),
@@ -145,6 +132,9 @@ class Gathered(Method):
                         gradient.view(self._parameters[position].shape)
                     )
         self._handles.clear()
+
+    def report(self) -> dict[str, Any]:
+        return {}
 
 
 class TopK(Gathered):
@@ -191,7 +181,7 @@ class Dgc(Gathered):
 PEERS: dict[str, type[Gathered]] = {"topk": TopK, "dgc": Dgc}
 
 
-def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Method:
+def create(spec: str, named: Named, density: Spelled, spans: Spans) -> Gathered | ThroughOptimizer:
     labelled = [(f"{spec}.{name}", parameter) for name, parameter in named]
     if spec in PEERS:
         assert isinstance(density, float)  # as the command has checked

@@ -216,10 +216,8 @@ def alone(training: Training) -> dict[str, float]:
 
 
 def _digest(network: nn.Module) -> str:
-    whole = hashlib.sha256()
-    for parameter in network.parameters():
-        whole.update(parameter.detach().numpy().tobytes())
-    return whole.hexdigest()
+    content = b"".join(each.detach().numpy().tobytes() for each in network.parameters())
+    return hashlib.sha256(content).hexdigest()
 
 
 def _take_a_core() -> None:

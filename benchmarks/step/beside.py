@@ -13,7 +13,6 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks._ranks import RESULTS, report
@@ -46,9 +45,8 @@ def ddp() -> list[Turn]:
     """Return the turns with DDP. The only bucket's hook also finishes the step."""
     meeting = f"file://{os.environ[RESULTS]}/group"
     dist.init_process_group("gloo", meeting, rank=hvd.rank(), world_size=hvd.size())
-    replay, watch, module = _replay("ddp"), Watch(), nn.Module()
-    module.weights, module.forward = nn.ParameterList(replay.parameters), replay.loss
-    model = DistributedDataParallel(module, bucket_cap_mb=replay.nbytes >> 20)
+    replay, watch = _replay("ddp"), Watch()
+    model = DistributedDataParallel(replay.module(), bucket_cap_mb=replay.nbytes >> 20)
     compressor: Any = register(model, OURS, density=DENSITY)
     compressor.reduce = watch.watching(compressor.reduce)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,10 @@ class Replay:
         self._vector = torch.zeros(numel)
         drawn = Gradients.draw(min(POOL, max(numel, 2 * ODD)), seed)
         self._pool, self._drawn = drawn.arrays[0], drawn
-        self._floor = [torch.zeros(math.prod(shape)) for shape in shapes]
+
+    @cached_property
+    def _floor(self) -> list[torch.Tensor]:
+        return [torch.zeros(math.prod(shape)) for shape in self._shapes]
 
     @property
     def nbytes(self) -> int:
@@ -58,6 +62,12 @@ class Replay:
         for position, parameter in enumerate(self.parameters):
             passed = _Layer.apply(passed, parameter, self, position)
         return passed
+
+    def module(self) -> nn.Module:
+        """Return a module for DistributedDataParallel, which returns ``loss()``."""
+        module = nn.Module()
+        module.weights, module.forward = nn.ParameterList(self.parameters), self.loss
+        return module
 
     def gradient(self, position: int) -> torch.Tensor:
         return self._vector[self._places[position]].view(self._shapes[position])

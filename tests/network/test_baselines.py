@@ -1,8 +1,5 @@
 """The baselines of the network bench select and keep what their descriptions say."""
 
-import math
-import random
-
 import pytest
 import torch
 
@@ -43,22 +40,12 @@ def test_top_k_takes_the_largest_and_keeps_the_rest_exactly():
     assert torch.equal(values, (kept + second)[indices])
 
 
-@pytest.mark.parametrize("numel", [150, 10_000, 300_000])
-def test_dgc_never_sends_more_than_asked_and_at_least_the_largest(numel):
-    random.seed(3)
-    method = Dgc(named((numel, 1), (5000,)), DENSITY, Spans(), "d")
-    _, indices = after(method, 0, laplace(numel, 4))
-    assert 1 <= indices.numel() <= math.ceil(numel * DENSITY)
-    if numel > 2 / DENSITY:
-        assert indices.numel() >= 0.5 * numel * DENSITY
-    assert indices.unique().numel() == indices.numel()
-    assert method.select(1, laplace(5000, 7)) is None  # vectors go dense
-
-
 def test_dgc_corrects_momentum_and_masks_what_it_sent():
-    method = Dgc(named((200, 50)), DENSITY, Spans(), "d")
+    method = Dgc(named((200, 50), (5000,)), DENSITY, Spans(), "d")
     first, second = laplace(10_000, 5), laplace(10_000, 6)
     _, indices = after(method, 0, first)
+    assert 50 <= indices.numel() <= 100
+    assert method.select(1, laplace(5000, 7)) is None  # vectors go dense
     momentum, velocity = first.clone(), first.clone()
     momentum[indices] = velocity[indices] = 0.0
     assert torch.equal(method.velocities[0], velocity)
