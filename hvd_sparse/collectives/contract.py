@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
@@ -14,6 +16,7 @@ import numpy as np
 MOST_BYTES = 2**31 - 1
 """Largest number of bytes in one collective, because MPI and Horovod count them with 32 bits.
 Horovod also counts those that a rank receives from all ranks together."""
+SHORTEST_SLEEP_S, LONGEST_SLEEP_S = 2e-5, 5e-4
 
 
 class Pending(Protocol):
@@ -71,6 +74,19 @@ class Request:
         splits = () if self.splits is None else (self.splits,)
         pending: Pending = getattr(collective, self.kind)(self.array, *splits, name)
         return pending
+
+
+def sleep_until(is_done: Callable[[], bool], limit_s: float | None) -> bool:
+    """Poll ``is_done`` until it returns True; return False if the time limit passes first."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    sleep_s = SHORTEST_SLEEP_S
+    while not is_done():
+        if deadline is not None and time.monotonic() > deadline:
+            return False
+        time.sleep(sleep_s)
+        # Sleep briefly at first, because most results arrive soon.
+        sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
+    return True
 
 
 def is_elastic() -> bool:

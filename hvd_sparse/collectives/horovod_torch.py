@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvd_sparse.collectives import sleep_until, unfinished
-from hvd_sparse.collectives.contract import ProcessSetRanks
+from hvd_sparse.collectives import unfinished
+from hvd_sparse.collectives.contract import ProcessSetRanks, sleep_until
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.types import ProcessSet
 from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block

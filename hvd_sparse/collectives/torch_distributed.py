@@ -15,7 +15,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hvd_sparse.collectives import sleep_until, unfinished
+from hvd_sparse.collectives import unfinished
+from hvd_sparse.collectives.contract import sleep_until
 from hvd_sparse.errors import ExchangeTimeout, RankMismatch
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.wire.frame import crc32

@@ -13,8 +13,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from hvd_sparse.collectives import sleep_until
-from hvd_sparse.collectives.contract import Collective, Pending
+from hvd_sparse.collectives.contract import Collective, Pending, sleep_until
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
 from hvd_sparse.exchanges.contract import Conversation as Exchanging

@@ -437,7 +437,6 @@ class TorchCompressor(ParameterCompressor):
     def close(self) -> None:
         super().close()
         self._changes.forget()
-        self._index.close()
 
     def _forget_world(self) -> None:
         super()._forget_world()

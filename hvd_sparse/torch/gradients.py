@@ -2,9 +2,8 @@
 detects whether the program changes the gradient afterwards.
 
 Horovod passes a gradient without its parameter. The parameter is the one whose ``.grad`` is the
-same object. As a hint, a hook records the address of every accumulated gradient. The hint is wrong
-if memory was reused, and missing for the zeros that Horovod makes for an unused parameter. In these
-cases all parameters are searched.
+same object. Gradients come in nearly the same order in every step, so the search begins at the
+parameter that followed in the last step.
 
 If a program clips or unscales a gradient between ``compress`` and ``optimizer.synchronize()``,
 Horovod's result overwrites the change, so an error is raised. Most changes increase the tensor's
@@ -19,6 +18,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import FrameType
 
 import numpy as np
@@ -30,7 +30,6 @@ from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, Unsu
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.compressor import shorten, squares_of
-from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.step.records import StepRun
 from hvd_sparse.types import FLOATS, Optimizer, Params, ProcessSet, Value
 
@@ -46,33 +45,23 @@ MOST_NAMES = 3
 
 class ParameterIndex:
     def __init__(self, named_parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
-        self._named = list(named_parameters)
-        self._position_at: dict[int, int] = {}
-        self._pointer_of: dict[int, int] = {}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(weakly(self.record, position))
-            for position, (_, parameter) in enumerate(self._named)
-            if parameter.requires_grad and parameter.is_leaf
-        ]
-
-    def record(self, position: int, parameter: torch.Tensor) -> None:
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse:
-            return
-        pointer = gradient.data_ptr()
-        old = self._pointer_of.get(position)
-        if old != pointer and old is not None and self._position_at.get(old) == position:
-            del self._position_at[old]
-        self._pointer_of[position] = pointer
-        self._position_at[pointer] = position
+        self._parameters = [parameter for _, parameter in named_parameters]
+        # For each position, the one that followed it last. At first backwards from the last one.
+        self._next = [len(self._parameters) - 1, *range(len(self._parameters) - 1)]
+        self._last = 0
 
     def find(self, gradient: torch.Tensor) -> int:
         """Return the position of a gradient's parameter, or raise UnknownGradient."""
-        hint = self._position_at.get(gradient.data_ptr())
-        if hint is not None and self._named[hint][1].grad is gradient:
-            return hint
-        for position, (_, parameter) in enumerate(self._named):
-            if parameter.grad is gradient:
+        position: int = self._next[self._last]
+        if self._parameters[position].grad is not gradient:
+            position = self._next[self._last] = self._search(gradient, position)
+        self._last = position
+        return position
+
+    def _search(self, gradient: torch.Tensor, guess: int) -> int:
+        parameters = self._parameters
+        for position in chain(range(guess, -1, -1), range(len(parameters) - 1, guess, -1)):
+            if parameters[position].grad is gradient:
                 return position
         return self._find_densified(gradient)
 
@@ -81,17 +70,14 @@ class ParameterIndex:
         option ``sparse_as_dense``. Raises UnknownGradient if there is none."""
         reducing = (frame for frame in _frames() if frame.f_code.co_name == REDUCING)
         called_for = next((frame.f_locals.get("p") for frame in reducing), None)
-        for position, (_, parameter) in enumerate(self._named):
+        for position, parameter in enumerate(self._parameters):
             if parameter is called_for and parameter.grad is not None and parameter.grad.is_sparse:
                 return position
         raise UnknownGradient(
-            f"a gradient of shape {list(gradient.shape)} belongs to none of the {len(self._named)} "
-            "parameters given to the compressor; give the compressor the same named_parameters as "
-            "hvd.DistributedOptimizer"
+            f"a gradient of shape {list(gradient.shape)} belongs to none of the "
+            f"{len(self._parameters)} parameters given to the compressor; give the compressor the "
+            "same named_parameters as hvd.DistributedOptimizer"
         )
-
-    def close(self) -> None:
-        remove(self._hooks)
 
 
 def _frames() -> Iterator[FrameType]:

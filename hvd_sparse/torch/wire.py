@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.autograd import Variable
 
-from hvd_sparse.collectives import sleep_until
+from hvd_sparse.collectives.contract import sleep_until
 from hvd_sparse.collectives.horovod_torch import catch_up, why_not_on
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE
 from hvd_sparse.errors import InvalidOption

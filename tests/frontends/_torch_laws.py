@@ -99,7 +99,7 @@ def gradients_zeroed_in_place_make_no_memory_grow(name):
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
     optimizer = optimizer_without_motion(parameters, compressor)
-    tensors, places = [], []
+    tensors = []
     for step in range(30):
         for parameter in parameters.values():
             if parameter.grad is not None:
@@ -110,10 +110,8 @@ def gradients_zeroed_in_place_make_no_memory_grow(name):
         optimizer.step()
         if step in (7, 29):
             tensors.append(living_tensors())
-            places.append(len(compressor._index._position_at))
     compressor.close()
     assert len(set(tensors)) == 1, tensors
-    assert places == [3, 3], places
 
 
 @laws

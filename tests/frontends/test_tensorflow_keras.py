@@ -97,6 +97,7 @@ def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_
         "callbacks_of_ours_do_what_horovods_cannot",
         "fit_with_planned_groups_changes_no_bit",
         "tape",
+        "local_layers",
         "documented",
     ],
 )

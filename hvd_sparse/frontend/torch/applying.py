@@ -116,18 +116,15 @@ class Applying(KeepingGroups):
                 loss = closure()
         self._opt_called = True  # schedulers check that step() was called first
         results = compressor.results
-        own = [
-            {**group, "params": results.others_among(group["params"])}
-            for group in self.param_groups
-        ]
+        split = [results.split(group["params"]) for group in self.param_groups]
+        own = [{**group, "params": others} for group, (_, others) in zip(self.param_groups, split)]
         if not compressor.has_begun:
             self._refuse_foreign_gradients(own)
         alone = {p for group in own for p in group["params"]}
         if alone:
             results.tell_of_others(alone, type(self).__name__)
             self._step_by_itself(own)
-        for group in self.param_groups:
-            moved = results.among(group["params"])
+        for group, (moved, _) in zip(self.param_groups, split):
             if not is_decoupled(self, group):  # type: ignore[arg-type]
                 results.tell_of_decay(group["weight_decay"], moved)
             self._apply(group, moved)

@@ -224,36 +224,35 @@ class Results:
         self.waiting.clear()
         remove(self.hooks)
 
-    def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of ``parameters`` that are compressed, and whose ``.grad`` is a reduced
-        gradient without any later gradient added to it."""
-        return [p for p in parameters if p.grad is not None and self._is_update_of(p)]
-
-    def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the parameters that the optimizer updates by itself: those that are never
-        compressed, and those whose gradients never came through the compressor. Raises
-        InvalidOption if a parameter's present gradient did not come through the compressor, but an
-        earlier gradient of the parameter did."""
-        others = [p for p in parameters if p.grad is not None and not self._is_update_of(p)]
-        for parameter in others:
+    def split(
+        self, parameters: Iterable[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the parameters with a gradient in two lists: those whose ``.grad`` is an update
+        from the compressor; and those that the optimizer updates by itself, because they are never
+        compressed, or their gradients never came through the compressor. Raises InvalidOption if a
+        parameter's present gradient did not come through the compressor, but an earlier gradient of
+        the parameter did."""
+        updates: list[torch.Tensor] = []
+        others: list[torch.Tensor] = []
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
             position = self.position_of.get(id(parameter), -1)
-            if not self._is_result.get(position, True):
-                assert parameter.grad is not None
+            is_result = self._is_result.get(position)
+            if is_result is False:
                 raise InvalidOption(
                     f"tensor {self._step.keys[position]!r} has a gradient that did not come "
                     "through the compressor, unlike earlier ones: "
                     + (SPARSE_REMEDY if parameter.grad.is_sparse else self.way)
                     + ", or leave out optimizer="
                 )
-        return others
+            is_update = is_result and position in self._step.compressed
+            (updates if is_update else others).append(parameter)
+        return updates, others
 
     def is_result_of(self, parameter: torch.Tensor) -> bool:
         """Return whether a parameter's present gradient came through the compressor."""
         return self._is_result.get(self.position_of.get(id(parameter), -1), False)
-
-    def _is_update_of(self, parameter: torch.Tensor) -> bool:
-        position = self.position_of.get(id(parameter), -1)
-        return position in self._step.compressed and self._is_result.get(position, False)
 
     def tell_of_others(self, others: Iterable[torch.Tensor], name: str) -> None:
         """Warn once about dense gradients that did not come through the compressor."""
