@@ -24,10 +24,6 @@ def aligned_zeros(numel: int, dtype: DTypeLike) -> np.ndarray:
     return _aligned(np.zeros, numel, np.dtype(dtype))
 
 
-def empty_like(x: np.ndarray) -> np.ndarray:
-    return np.empty_like(x) if isinstance(x, np.ndarray) else x.empty_like()
-
-
 def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
     """Write the elementwise maximum of x and y to ``out``; NaN where either entry is NaN."""
     if isinstance(out, np.ndarray):

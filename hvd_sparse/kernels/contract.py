@@ -9,20 +9,21 @@ follow these rules, so that they give equal results:
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
-* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors;
-  ``send_rows`` and ``sum_rows`` also write to their tables and buffers.
+* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
+  ``assemble_together`` writes to all vectors that it gets, and ``send_rows`` and ``sum_rows`` also
+  write to their tables and buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Direction, NewtonSchulz, iterated, operands
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -241,31 +242,37 @@ class Kernels(Packers):
         as the old ones. The direction is a new vector, except that momentum without Nesterov's form
         returns the new velocity itself. All engines do the operations in the order below, and round
         each result to the dtype."""
-        if isinstance(direction, Decay):
-            pull: np.ndarray = direction.parameter * gradient.dtype.type(direction.decay)
-            pull += gradient
-            return pull
-        if isinstance(direction, Momentum):
-            velocity, pushed, momentum, is_nesterov = direction
-            factor = gradient.dtype.type(momentum)
-            np.multiply(velocity, factor, out=pushed)
-            np.add(pushed, gradient, out=pushed)
-            return gradient + pushed * factor if is_nesterov else pushed
-        mean, square, out_mean, out_square, step = direction
-        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = step.factors(
-            gradient.dtype
-        )
         with np.errstate(over="ignore", invalid="ignore"):  # the result is then Inf or NaN
-            out_mean[:] = mean * beta1 + gradient * rest1
-            out_square[:] = square * beta2 + gradient * gradient * rest2
-            first, second = out_mean * unbias1, out_square * unbias2
-            average = second * own + np.minimum(first * first, second) * others
-            top = first if step.is_of_mean else gradient
-            # If the average overflowed to infinity, the quotient is 0, which would hide the
-            # overflow. So add average * 0, which is NaN in this case and otherwise 0.
-            found = top / (np.sqrt(average) + epsilon) + average * gradient.dtype.type(0)
-            scaled: np.ndarray = found * scale
-        return scaled
+            found: np.ndarray = self._directed(gradient, *operands(direction, gradient.dtype))
+        return found
+
+    _library: Any = np
+    _root = staticmethod(np.sqrt)
+
+    def _directed(self, gradient: Any, vectors: Sequence[Any], numbers: Sequence[Any]) -> Any:
+        """Compute ``directed`` from the results of ``operands``. The vectors are arrays of numpy
+        or, in engine ``torch``, tensors."""
+        library = self._library
+        if len(vectors) == 1:
+            return vectors[0] * numbers[0] + gradient
+        if len(vectors) == 2:
+            velocity, pushed = vectors
+            factor, is_nesterov = numbers
+            library.multiply(velocity, factor, out=pushed)
+            pushed += gradient
+            return gradient + pushed * factor if is_nesterov else pushed
+        mean, square, out_mean, out_square = vectors
+        beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean = (
+            numbers
+        )
+        library.add(mean * beta1, gradient * rest1, out=out_mean)
+        library.add(square * beta2, gradient * gradient * rest2, out=out_square)
+        first, second = out_mean * unbias1, out_square * unbias2
+        average = second * own + library.minimum(first * first, second) * others
+        top = first if is_of_mean else gradient
+        # If the average overflowed to infinity, the quotient is 0, which would hide the overflow.
+        # So add average * 0, which is NaN in this case and otherwise 0.
+        return (top / (self._root(average) + epsilon) + average * 0.0) * scale
 
     def trim(self, taken: Selection, count: int, out: np.ndarray | None) -> tuple[Selection, float]:
         """Return the ``count`` largest of the taken entries, without zeros and NaN, and the

@@ -73,7 +73,7 @@ def norm_of(x: np.ndarray) -> float:
 class Moments(NamedTuple):
     """An optimizer's moments of one tensor: SGD's velocity, Muon's momentum, or Adam's mean and
     second moment. A memory can continue from an optimizer's moments, and an optimizer from a
-    memory's.
+    memory's. The class of this name in ``kernels.contract`` has statistics of a vector instead.
 
     arrays : flat arrays by their names in checkpoints, for example "momentum"; may be empty
     steps : number of steps that the optimizer has made so far

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, option
 from hvd_sparse.errors import NonFiniteGradient
-from hvd_sparse.kernels.arrays import empty_like, write_maximum
+from hvd_sparse.kernels.arrays import write_maximum
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
 from hvd_sparse.memories._directions import (
@@ -184,8 +184,8 @@ class AdamCorrectionState(DirectionState):
         kernels.directed(gradient, direction)
         write_maximum(largest.old, square.new, largest.new)
         self._note_written(largest)
-        spare = empty_like(gradient), empty_like(gradient)
-        at_rest = Adam(mean.new, largest.new, *spare, step._replace(is_at_rest=True))
+        moments = mean.new, largest.new
+        at_rest = Adam(*moments, *moments, step._replace(is_at_rest=True))
         return kernels.directed(gradient, at_rest), None
 
     def _check_square(self, gradient: np.ndarray, kernels: Kernels) -> None:

@@ -115,14 +115,13 @@ class Measurements:
         self._kept: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._step: dict[str, dict[str, float]] = defaultdict(dict)
         self._whole_s: dict[int, float] = {}
-        self._number = self._good = 0
+        self._number = 0
         self._began_s = self._own_s = self._ended_s = 0.0
         self.told_s = 0.0
         """Seconds of selecting and encoding since the last call of ``spend``."""
 
     def begin(self, now_s: float, *, was_good: bool) -> None:
         if was_good:
-            self._good += 1
             for kind, values in self._step.items():
                 for key, value in values.items():
                     self._kept[kind][key].append(value)
@@ -184,4 +183,4 @@ class Measurements:
             for kind in ("ready", "work", "encode", "decode", "nbytes")
         }
         whole = {str(number): seconds for number, seconds in self._whole_s.items()}
-        return {**medians, "whole": whole, "steps": self._good, "seen": dict(self._seen)}
+        return {**medians, "whole": whole, "steps": len(whole), "seen": dict(self._seen)}

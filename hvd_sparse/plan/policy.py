@@ -184,7 +184,6 @@ class Trial:
         self._medians: dict[str, float] = {}
         # Keep only as many durations as the trial of one way, or a review, needs.
         self._durations: deque[float] = deque(maxlen=max(RECENT, WARMUP + self.steps))
-        self._turn = 0
         self._done = 0
         """Number of steps of the current way, or since the verdict."""
 
@@ -205,7 +204,7 @@ class Trial:
             self._try(agree)
         elif self.review_every and self._done and self._done % self.review_every == 0:
             self._review(agree)
-        return self.ways[self._turn] if self.verdict is None else self.verdict.way
+        return self.ways[len(self._medians)] if self.verdict is None else self.verdict.way
 
     def _try(self, agree: Agree) -> None:
         """Go on to the next way if the current way has been measured ``steps`` times, or if its
@@ -217,12 +216,11 @@ class Trial:
         median = max(agree(statistics.median(list(self._durations)[WARMUP:])))
         if measured < self.steps and median < HOPELESS * min(self._medians.values()):
             return
-        self._medians[self.ways[self._turn]] = median
+        medians, way = self._medians, self.ways[len(self._medians)]
+        medians[way] = median
         self._durations.clear()
         self._done = 0
-        self._turn += 1
-        if self._turn == len(self.ways):
-            medians, self._turn = dict(self._medians), 0
+        if len(medians) == len(self.ways):
             handicap = {SPARSE: MARGIN}
             fastest = min(medians, key=lambda way: medians[way] * handicap.get(way, 1.0))
             self.verdict = Verdict(fastest, medians)

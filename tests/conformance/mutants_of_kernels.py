@@ -7,7 +7,6 @@ from hvd_sparse.types import Selection
 
 REACHING = "_reaching(np.abs(x), threshold)"
 LARGEST = "_largest(x, min(count, x.size))"
-FACTORS = "step.factors("
 
 
 def reversed_entries(taken, *_):
@@ -78,20 +77,16 @@ FAULTS = {
             "gradient = self.directed(", "self.directed("
         ),
     },
-    "directed": {
-        "the second moment of one rank": text(FACTORS, "step._replace(ranks=1).factors("),
-        "Adam without the scale": text(FACTORS, "step._replace(scale=1.0).factors("),
-        "Adam's biased start": text(FACTORS, "step._replace(step=999).factors("),
-        "the gradient where the mean is wanted": text("first if step.is_of_mean else ", ""),
-        "an infinite square hidden": text(" + average * gradient.dtype.type(0)", ""),
-        "moments of the step before": text("out_square[:] =", "out_square ="),
-        "a push that keeps the old velocity": text(
-            "factor = gradient", "pushed = pushed.copy()\n        factor = gradient"
-        ),
+    "_directed": {
+        "the second moment of one rank": text("(first * first, second)", "(second, second)"),
+        "Adam without the scale": text(") * scale", ")"),
+        "Adam's biased start": text("out_square * unbias2", "out_square"),
+        "the gradient where the mean is wanted": text("first if is_of_mean else ", ""),
+        "an infinite square hidden": text(" + average * 0.0", ""),
+        "moments of the step before": text("out=out_square", "out=out_square.copy()"),
+        "a push that keeps the old velocity": text("out=pushed)", "out=(pushed := pushed.copy()))"),
         "a push that knows no Nesterov": text("if is_nesterov", "if False"),
-        "momentum after the gradient": text(
-            "np.add(pushed, gradient, out", "np.add(pushed, gradient * factor, out"
-        ),
+        "momentum after the gradient": text("pushed += gradient", "pushed += gradient * factor"),
     },
     "trim": {
         "trim: what nobody wrote where there are few": text(

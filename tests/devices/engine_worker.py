@@ -24,7 +24,7 @@ from hvd_sparse.kernels.contract import Aim
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Momentum, NewtonSchulz
 from hvd_sparse.kernels.torch import KernelsByPlace, passes
-from hvd_sparse.kernels.torch.passes import Delivery, Pass
+from hvd_sparse.kernels.torch.passes import Pass, deliver
 from hvd_sparse.kernels.torch.vector import DeviceVector, upload
 from hvd_sparse.types import Selection
 
@@ -118,7 +118,7 @@ def bucket_of_two_streams(device):
         gradient = DeviceVector(upload(np.full(100, value, np.float32), device))
         answers.append(by_place.accumulate(gradient, residual, out))
         sums.append(100 * value)
-    Delivery(answers)
+    deliver(answers)
     return [each.abs_sum for each in answers] == sums
 
 

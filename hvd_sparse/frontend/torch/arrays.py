@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.passes import Coming, Delivery
+from hvd_sparse.kernels.torch.passes import Coming, deliver
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,
@@ -164,7 +164,7 @@ class TorchDevices:
             each for each in answers if isinstance(each, Coming) and not each.is_begun
         ]
         copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
-        return Delivery(cast("list[Coming]", coming), copies).is_here
+        return deliver(cast("list[Coming]", coming), copies)
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

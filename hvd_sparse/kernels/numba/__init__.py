@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -41,13 +40,6 @@ SAMPLE = 1 << 13
 
 Result = TypeVar("Result")
 
-_BITS = {
-    np.dtype(np.float32): (struct.Struct("=f"), struct.Struct("=i")),
-    np.dtype(np.float64): (struct.Struct("=d"), struct.Struct("=q")),
-}
-"""For each dtype, structs that round a number and read its bits. They are faster than numpy
-scalars."""
-
 
 class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
     """Compiled kernels. Most read a vector once, at the speed of the memory, without Python's
@@ -84,15 +76,15 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         aim: Aim,
         direction: Direction | None = None,
     ) -> Taking:
-        given, cut = _flat(direction, out.dtype), pattern_at(aim.threshold, out.dtype)
+        given = _flat(direction, out.dtype)
 
         def take(start: int, stop: int) -> tuple[int, int, Selection]:
             # All entries may be in one part, so each thread's list has room for the whole capacity.
             indices, values = _room(min(aim.capacity, stop - start) + SPARE, out)
             nonfinite = np.zeros(1, np.intp)
             count = fused.add_and_take(
-                gradient, residual, out, given, start, stop, cut, indices, values, aim.capacity,
-                nonfinite,
+                gradient, residual, out, given, start, stop, aim.threshold, indices, values,
+                aim.capacity, nonfinite,
             )  # fmt: skip
             listed = max(0, count)
             return int(nonfinite[0]), count, Selection(indices[:listed], values[:listed], out.size)
@@ -118,30 +110,27 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return out
 
     def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        cut = pattern_at(threshold, x.dtype, 0)
-        return sum(
-            self._spread(x.size, lambda start, stop: int(scans.count_at_least(x, start, stop, cut)))
-        )
+        counts = self._spread(x.size, partial(scans.count_at_least, x, threshold))
+        return int(sum(counts))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        cut = pattern_at(threshold, x.dtype)
-        if cut < pattern_at(float(np.finfo(x.dtype).smallest_normal), x.dtype):
+        if threshold < np.finfo(x.dtype).smallest_normal:
             # A thread may flush subnormal numbers to zero, so numpy does subnormal thresholds.
             return super().take_at_least(x, threshold)
-        return joined([taken for _, taken in self._take(x, cut, x.size)])
+        return joined([taken for _, taken in self._take(x, threshold, x.size)])
 
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        parts = self._take(x, pattern_at(threshold, x.dtype), capacity)
+        parts = self._take(x, threshold, capacity)
         count = sum(count for count, _ in parts)
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
-    def _take(self, x: np.ndarray, cut: int, capacity: int) -> list[tuple[int, Selection]]:
+    def _take(self, x: np.ndarray, threshold: float, capacity: int) -> list[tuple[int, Selection]]:
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # Long lists cost little, because the system allocates only the pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)
-            count = scans.take(x, start, stop, cut, indices, values, capacity)
+            count = scans.take(x, start, stop, threshold, indices, values, capacity)
             kept = count if count <= capacity else 0
             return count, Selection(indices[:kept].copy(), values[:kept].copy(), x.size)
 
@@ -210,18 +199,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
 def _flat(direction: Direction | None, dtype: np.dtype) -> tuple[object, ...]:
     vectors, numbers = operands(direction, dtype)
     return *vectors, *numbers
-
-
-def pattern_at(threshold: float, dtype: np.dtype, least: int = 1) -> int:
-    """Round a threshold to the dtype, and return its bit pattern, but at least ``least``. The
-    default, 1, is the pattern of the smallest number above 0, so that zeros never reach the
-    threshold."""
-    rounded, bits = _BITS[dtype]
-    try:
-        (pattern,) = bits.unpack(rounded.pack(threshold))
-    except OverflowError:  # too large for the dtype
-        (pattern,) = bits.unpack(rounded.pack(math.inf))
-    return pattern if pattern > least else least
 
 
 def _few(most: int, numel: int) -> int:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
 
-from hvd_sparse.kernels.numba.vectors import compiled, instructions
+from hvd_sparse.kernels.numba.vectors import compiled, emitted
 from hvd_sparse.kernels.packing import WIDTHS, modulus_of
 
 WORD_BITS = 64
@@ -109,19 +108,11 @@ def unpack_few(packed, width, numbers):  # type: ignore[no-untyped-def]
         _unpack_eights(packed, numbers.view(np.uint64))
 
 
-@intrinsic
-def _lowest_one(typing, word):  # type: ignore[no-untyped-def]
-    """Return the position of the lowest set bit of a word; 64 if no bit is set."""
-    return types.uint64(types.uint64), instructions(
-        lambda call: call.builder.cttz(call.arguments[0], ir.Constant(ir.IntType(1), 0))
-    )
-
-
-@intrinsic
-def _ones(typing, word):  # type: ignore[no-untyped-def]
-    return types.uint64(types.uint64), instructions(
-        lambda call: call.builder.ctpop(call.arguments[0])
-    )
+_lowest_one = emitted(
+    lambda call: call.builder.cttz(*call.arguments, ir.Constant(ir.IntType(1), 0)), types.uint64
+)
+"""The position of the lowest set bit of a uint64; 64 if no bit is set."""
+_ones = emitted(lambda call: call.builder.ctpop(*call.arguments), types.uint64)
 
 
 @njit

@@ -17,11 +17,12 @@ The loops must not fuse or reorder operations, because results must equal numpy'
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from hvd_sparse.kernels.numba.vectors import (
     SEGMENT,
@@ -30,7 +31,8 @@ from hvd_sparse.kernels.numba.vectors import (
     Vectors,
     compiled,
     counting,
-    instructions,
+    cut_of,
+    emitted,
     pattern_of,
     signatures,
 )
@@ -139,8 +141,8 @@ def _adam(
     return added
 
 
-def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., object]:
-    """Make a numba intrinsic that adds the gradient or an optimizer's direction to the residual,
+def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., Any]:
+    """Make a function that adds the gradient or an optimizer's direction to the residual,
     and writes the sum to ``out``. Entries that reach a threshold are appended to a list, and become
     0 in ``out``.
 
@@ -193,17 +195,7 @@ def _make_add_and_take(past_caches: bool, is_crowded: bool) -> Callable[..., obj
             call.builder.fence("seq_cst")  # make these writes visible to other threads
         return states[0]
 
-    @intrinsic
-    def add_and_take(  # type: ignore[no-untyped-def]
-        typing, x, residual, out, start, stop, cut, indices, values, count, nonfinite, direction
-    ):
-        words = (types.intp, types.intp, types.intp)
-        return types.intp(
-            x, residual, out, *words, indices, values, types.intp, nonfinite, direction
-        ), instructions(emit)
-
-    made: Callable[..., object] = add_and_take
-    return made
+    return emitted(emit, types.intp)
 
 
 # Every combination of the two options is compiled, so that the loops need no branch for them.
@@ -258,17 +250,17 @@ _GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
 """Types of the four kinds of direction, spelled in the letters of ``signatures``."""
 
 
-@compiled(signatures("xxOdpppJOpI", given=_GIVEN))
+@compiled(signatures("xxOdppfJOpI", given=_GIVEN))
 def add_and_take(  # type: ignore[no-untyped-def]
-    gradient, residual, out, direction, start, stop, cut, indices, values, capacity, nonfinite
+    gradient, residual, out, direction, start, stop, threshold, indices, values, capacity, nonfinite
 ):
     """Write out = residual + the gradient or an optimizer's direction, in [start, stop). Take the
-    entries that reach the cut, the bit pattern of a threshold above 0: write their indices and
-    values to lists, which have room for ``capacity + SPARE`` entries, and write 0 in their place.
-    Return the number of taken entries. If more than ``capacity`` entries reach the cut, take none,
-    and return -1. The number of entries that are not finite is added to ``nonfinite``, intp [1]."""
+    non-zero entries that reach the threshold: write their indices and values to lists, which have
+    room for ``capacity + SPARE`` entries, and write 0 in their place. Return the number of taken
+    entries. If more than ``capacity`` entries reach the threshold, take none, and return -1. The
+    number of entries that are not finite is added to ``nonfinite``, intp [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
-    limit, count, is_full = cut, 0, False
+    limit, count, is_full = cut_of(out, threshold, 1), 0, False
     _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
     is_crowded = capacity * CROWDED > stop - start
     # Work in segments, so that a full list is noticed before entries are written beyond its end.
@@ -296,10 +288,7 @@ def _emit_direct(call: Call) -> None:
             vectors.store(added(index), to, index)
 
 
-@intrinsic
-def _direct(typing, gradient, out, start, stop, direction):  # type: ignore[no-untyped-def]
-    words = (types.intp, types.intp)
-    return types.void(gradient, out, *words, direction), instructions(_emit_direct)
+_direct = emitted(_emit_direct)
 
 
 @compiled(signatures("xOdpp", types.void, _GIVEN[1:]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from hvd_sparse.kernels.numba.vectors import (
     VECTOR_BYTES,
@@ -15,7 +15,7 @@ from hvd_sparse.kernels.numba.vectors import (
     Call,
     compiled,
     counting,
-    instructions,
+    emitted,
     signatures,
 )
 
@@ -160,26 +160,16 @@ def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
 
 
 def _emit_copy(call: Call) -> None:
+    """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
+    ``count`` is a multiple of the SIMD vector's length, and out[start] is aligned to 64 bytes."""
     source, to = call.pointers(0, 1)
     builder, vectors, (start, count) = call.builder, call.vectors, call.arguments[2:4]
     with counting(builder, ir.Constant(WORD, 0), count, vectors.lanes, []) as (index, _, _):
         vectors.store_past_caches(vectors.load(source, index), to, builder.add(start, index))
 
 
-@intrinsic
-def _copy_past_caches(typing, source, out, start, count):  # type: ignore[no-untyped-def]
-    """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
-    ``count`` is a multiple of the SIMD vector's length, and out[start] is aligned to 64 bytes."""
-    return types.void(source, out, types.intp, types.intp), instructions(_emit_copy)
-
-
-def _emit_fence(call: Call) -> None:
-    call.builder.fence("seq_cst")
-
-
-@intrinsic
-def _fence(typing):  # type: ignore[no-untyped-def]
-    return types.void(), instructions(_emit_fence)
+_copy_past_caches = emitted(_emit_copy)
+_fence = emitted(lambda call: call.builder.fence("seq_cst"))
 
 
 @njit

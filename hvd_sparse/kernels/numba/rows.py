@@ -4,18 +4,15 @@ gradients, and ``sum_rows`` adds up received frames."""
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import carray, from_dtype, njit, types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
 from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
-from hvd_sparse.kernels.numba.vectors import SPARE, compiled, pattern_of
+from hvd_sparse.kernels.numba.vectors import SPARE, compiled, emitted, pattern_of
 from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT, SIGNS, steered
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
@@ -39,12 +36,9 @@ def _crc_tables() -> np.ndarray:
 TABLES = _crc_tables()
 
 
-@intrinsic
-def _pointer(typing: Any, address: Any) -> Any:
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> ir.Value:
-        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
-
-    return types.voidptr(address), emit
+_pointer = emitted(
+    lambda call: call.builder.inttoptr(*call.arguments, cgutils.voidptr_t), types.voidptr
+)
 
 
 @njit
@@ -153,13 +147,12 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
 
 @njit
 def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-def]
-    numel, capacity = row["numel"], row["capacity"]
-    cut = max(1, pattern_of(values.dtype.type(row["aim"]))[0])
+    numel, threshold, capacity = row["numel"], row["aim"], row["capacity"]
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
     if row["move"] == DECAY:
         decay = _vector(row, 3, values), _number(row, 0, values)
         return add_and_take(
-            gradient, old, new, decay, 0, numel, cut, indices, values, capacity, nonfinite
+            gradient, old, new, decay, 0, numel, threshold, indices, values, capacity, nonfinite
         )
     if row["move"] == MOMENTUM:
         momentum = (
@@ -167,7 +160,7 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
             _number(row, 0, values), np.intp(row["numbers"][1]),
         )  # fmt: skip
         return add_and_take(
-            gradient, old, new, momentum, 0, numel, cut, indices, values, capacity, nonfinite
+            gradient, old, new, momentum, 0, numel, threshold, indices, values, capacity, nonfinite
         )
     if row["move"] == ADAM:
         adam = (
@@ -179,9 +172,11 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
             _number(row, 9, values), np.intp(row["numbers"][10]),
         )  # fmt: skip
         return add_and_take(
-            gradient, old, new, adam, 0, numel, cut, indices, values, capacity, nonfinite
+            gradient, old, new, adam, 0, numel, threshold, indices, values, capacity, nonfinite
         )
-    return add_and_take(gradient, old, new, (), 0, numel, cut, indices, values, capacity, nonfinite)
+    return add_and_take(
+        gradient, old, new, (), 0, numel, threshold, indices, values, capacity, nonfinite
+    )
 
 
 @njit

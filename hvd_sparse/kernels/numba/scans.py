@@ -1,13 +1,13 @@
 """Compiled passes over a vector: its moments, and the number or the list of the entries that reach
-a cut, which is the bit pattern of a threshold."""
+a threshold. The loops compare bit patterns; a cut is the bit pattern of a threshold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from hvd_sparse.kernels.numba.vectors import (
     DOUBLE,
@@ -17,7 +17,8 @@ from hvd_sparse.kernels.numba.vectors import (
     Call,
     compiled,
     counting,
-    instructions,
+    cut_of,
+    emitted,
     reaching,
     signatures,
 )
@@ -35,14 +36,12 @@ def _emit_count(call: Call) -> ir.Value:
     return states[0]
 
 
-@intrinsic
-def _count(typing, x, start, stop, cut):  # type: ignore[no-untyped-def]
-    return types.intp(x, types.intp, types.intp, types.intp), instructions(_emit_count)
+_count = emitted(_emit_count, types.intp)
 
 
-@compiled(signatures("xppp"))
-def count_at_least(x, start, stop, cut):  # type: ignore[no-untyped-def]
-    return _count(x, start, stop, cut)
+@compiled(signatures("xfpp"))
+def count_at_least(x, threshold, start, stop):  # type: ignore[no-untyped-def]
+    return _count(x, start, stop, cut_of(x, threshold, 0))
 
 
 def _emit_take(call: Call) -> ir.Value:
@@ -61,31 +60,28 @@ def _emit_take(call: Call) -> ir.Value:
     return states[0]
 
 
-@intrinsic
-def _take(typing, x, start, stop, cut, indices, values, count):  # type: ignore[no-untyped-def]
-    words = (types.intp, types.intp, types.intp)
-    return types.intp(x, *words, indices, values, types.intp), instructions(_emit_take)
+_take = emitted(_emit_take, types.intp)
 
 
-@compiled(signatures("xpppJOp"))
-def take(x, start, stop, cut, indices, values, capacity):  # type: ignore[no-untyped-def]
-    """Return the number of entries of x[start:stop] that reach the cut, the bit pattern of a
-    threshold. Write their indices and values to lists of ``capacity + SPARE`` places. If the number
-    is above ``capacity``, some entries are missing in the lists."""
-    count = 0
+@compiled(signatures("xppfJOp"))
+def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[no-untyped-def]
+    """Return the number of non-zero entries of x[start:stop] that reach the threshold. Write their
+    indices and values to lists of ``capacity + SPARE`` places. If the number is above ``capacity``,
+    some entries are missing in the lists."""
+    cut, count = cut_of(x, threshold, 1), 0
     for first in range(start, stop, SEGMENT):
         last = min(first + SEGMENT, stop)
         count = _take(x, first, last, cut, indices, values, count)
         if count > capacity:  # the list is full
-            return count + count_at_least(x, last, stop, cut)
+            return count + _count(x, last, stop, cut)
     return count
 
 
-def _make_look(adds: bool) -> Callable[..., object]:
-    """Make a numba intrinsic that adds the statistics of x to ``totals``: the sum of the
-    magnitudes, the largest magnitude (NaN is ignored) and the number of non-zeros. If ``adds``,
-    they are those of the sum residual + x instead of x. This sum is then also written to ``out``;
-    where it is not finite, ``out`` gets the residual."""
+def _make_look(adds: bool) -> Callable[..., Any]:
+    """Make a function that adds the statistics of x to ``totals``: the sum of the magnitudes, the
+    largest magnitude (NaN is ignored) and the number of non-zeros. If ``adds``, they are those of
+    the sum residual + x instead of x. This sum is then also written to ``out``; where it is not
+    finite, ``out`` gets the residual."""
 
     def emit(call: Call) -> None:
         x, kept, to, totals = call.pointers(0, 1, 2, 5)
@@ -122,13 +118,7 @@ def _make_look(adds: bool) -> Callable[..., object]:
             so_many = builder.fadd(builder.load(nonzeros), builder.uitofp(n, DOUBLE))
             builder.store(so_many, nonzeros)
 
-    @intrinsic
-    def look(typing, x, residual, out, start, stop, totals):  # type: ignore[no-untyped-def]
-        words = (types.intp, types.intp)
-        return types.void(x, residual, out, *words, totals), instructions(emit)
-
-    made: Callable[..., object] = look
-    return made
+    return emitted(emit)
 
 
 _add_and_look, _look = _make_look(True), _make_look(False)

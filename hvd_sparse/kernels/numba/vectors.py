@@ -22,7 +22,7 @@ from numba.core.base import BaseContext
 from numba.core.caching import IndexDataCacheFile
 from numba.core.event import Listener, install_listener
 from numba.core.typing.templates import Signature
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -278,15 +278,17 @@ def counting(
 
 
 class Call:
+    """A call of a function of ``emitted``: its LLVM arguments, and numba's types of them."""
+
     def __init__(
         self,
         context: BaseContext,
         builder: ir.IRBuilder,
-        signature: Signature,
+        kinds: Sequence[types.Type],
         arguments: Sequence[ir.Value],
     ) -> None:
         self.builder, self.arguments = builder, arguments
-        self._context, self._types = context, signature.args
+        self._context, self._types = context, kinds
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -327,17 +329,23 @@ class Call:
         return array.data
 
 
-def instructions(emit: Callable[[Call], ir.Value | None]) -> Callable[..., ir.Value]:
-    def codegen(
-        context: BaseContext,
-        builder: ir.IRBuilder,
-        signature: Signature,
-        arguments: Sequence[ir.Value],
-    ) -> ir.Value:
-        result = emit(Call(context, builder, signature, arguments))
-        return context.get_dummy_value() if result is None else result
+def emitted(emit: Callable[[Call], Any], result: types.Type = types.void) -> Callable[..., Any]:
+    """Return a function for compiled code, whose instructions are emitted by ``emit``. If the
+    function returns a value, ``result`` is its type, and ``emit`` returns the LLVM value."""
 
-    return codegen
+    def codegen(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, given: Sequence[ir.Value]
+    ) -> ir.Value:
+        arguments, kinds = cgutils.unpack_tuple(builder, given[0]), signature.args[0].types
+        value = emit(Call(context, builder, kinds, arguments))
+        return context.get_dummy_value() if result == types.void else value
+
+    @intrinsic
+    def function(typing, *arguments):  # type: ignore[no-untyped-def]
+        return result(types.StarArgTuple([*map(types.unliteral, arguments)])), codegen
+
+    made: Callable[..., Any] = function
+    return made
 
 
 def pattern_of(entry: float) -> tuple[int, int]:
@@ -356,6 +364,14 @@ def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
         np.intp(np.float64(entry).view(np.int64) & np.int64(0x7FFFFFFFFFFFFFFF)),
         np.intp(0x7FF0000000000000),
     )
+
+
+@njit
+def cut_of(x, threshold, least):  # type: ignore[no-untyped-def]
+    """Return the bit pattern of a threshold that is rounded to the dtype of x, but at least
+    ``least``. The pattern 1 is that of the smallest number above 0."""
+    pattern, _ = pattern_of(x.dtype.type(0.0 if threshold < 0 else threshold))
+    return max(pattern, least)
 
 
 def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:

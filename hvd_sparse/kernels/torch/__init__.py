@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Sums, Surplus, Tail, Taking
-from hvd_sparse.kernels.optimizers import Adam, Decay, Direction, NewtonSchulz, iterated
+from hvd_sparse.kernels.optimizers import Direction, Momentum, NewtonSchulz, iterated, operands
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.torch import passes
 from hvd_sparse.kernels.torch.passes import Answers, Coming, Pass, joined, largest, take
@@ -48,6 +48,9 @@ def _like(x: Vector, tensor: torch.Tensor) -> np.ndarray:
 class TorchKernels(Kernels):
     """Kernels of torch operations. Lists of taken entries are on the host; ``host``, the kernels of
     the host's engine, trim and encode them."""
+
+    _library = torch
+    _root = staticmethod(passes.root)  # type: ignore[assignment]
 
     def __init__(self, host: Kernels) -> None:
         self._host = host
@@ -140,17 +143,11 @@ class TorchKernels(Kernels):
         return joined([passes.accumulated(one) for one in given])
 
     def directed(self, gradient: Vector, direction: Direction) -> np.ndarray:
-        entry = tensor_of(gradient)
-        if isinstance(direction, Adam):
-            return _like(gradient, passes.adam(entry, direction))
-        if isinstance(direction, Decay):
-            pull = tensor_of(direction.parameter) * rounded(entry, direction.decay)
-            return _like(gradient, pull.add_(entry))
-        pushed, factor = tensor_of(direction.out_velocity), rounded(entry, direction.momentum)
-        torch.mul(tensor_of(direction.velocity), factor, out=pushed).add_(entry)
-        if not direction.is_nesterov:
-            return direction.out_velocity
-        return _like(gradient, (pushed * factor).add_(entry))
+        vectors, numbers = operands(direction, gradient.dtype)
+        tensors = [tensor_of(vector) for vector in vectors]
+        found = self._directed(tensor_of(gradient), tensors, [float(number) for number in numbers])
+        is_velocity = isinstance(direction, Momentum) and not direction.is_nesterov
+        return vectors[1] if is_velocity else _like(gradient, found)
 
     def orthogonalized(self, x: Vector, step: NewtonSchulz) -> np.ndarray:
         given, axes = tensor_of(x).view(step.shape), (-2, -1)

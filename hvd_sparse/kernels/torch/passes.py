@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from hvd_sparse.kernels.contract import Aim, Moments, Tail, Taking
-from hvd_sparse.kernels.optimizers import Adam
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     fetch,
@@ -24,7 +23,6 @@ from hvd_sparse.kernels.torch.vector import (
     reaching,
     rounded,
     stream_of,
-    tensor_of,
 )
 from hvd_sparse.types import Selection
 
@@ -56,7 +54,7 @@ Begin = Callable[[Sequence[Pass]], Answers]
 
 
 class Coming:
-    """The future result of a pass. Usually, a ``Delivery`` starts the pass together with the other
+    """The future result of a pass. Usually, ``deliver`` starts the pass together with the other
     passes of its bucket. If the result, or an attribute of it, is read before, the pass starts
     alone."""
 
@@ -84,18 +82,14 @@ class Coming:
         return getattr(self.result(), name)
 
 
-class Delivery:
-    """Starts the passes of a bucket and, for each device, one copy of their results to the host.
-    ``is_here`` returns whether these copies, and the further copies in ``beside``, are complete."""
-
-    def __init__(self, coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> None:
-        by_device: dict[torch.device, list[Coming]] = {}
-        for each in coming:
-            by_device.setdefault(each.one.out.device, []).append(each)
-        self._copies = [*map(_begun, by_device.values()), *beside]
-
-    def is_here(self) -> bool:
-        return all(copy.is_here() for copy in self._copies)
+def deliver(coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> Callable[[], bool]:
+    """Start the passes of a bucket and, for each device, one copy of their results to the host.
+    Return a function that returns whether these copies, and those in ``beside``, are complete."""
+    by_device: dict[torch.device, list[Coming]] = {}
+    for each in coming:
+        by_device.setdefault(each.one.out.device, []).append(each)
+    copies = [*map(_begun, by_device.values()), *beside]
+    return lambda: all(copy.is_here() for copy in copies)
 
 
 def _begun(coming: Sequence[Coming]) -> Copy:
@@ -201,21 +195,7 @@ def _taken(one: Pass, aim: Aim) -> Answers:
     return Answers(packed(total, reaches, aim.capacity, nonfinite), read)
 
 
-def adam(gradient: torch.Tensor, direction: Adam) -> torch.Tensor:
-    mean, square, out_mean, out_square = map(tensor_of, direction[:4])
-    factors = (float(factor) for factor in direction.step.factors(numpy_dtype(gradient)))
-    beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale = factors
-    # Do not pass a factor to ``add``, because a device could fuse multiplication and addition.
-    torch.add(mean * beta1, gradient * rest1, out=out_mean)
-    torch.add(square * beta2, (gradient * gradient).mul_(rest2), out=out_square)
-    first, second = out_mean * unbias1, out_square * unbias2
-    average = (second * own).add_(torch.minimum(first * first, second).mul_(others))
-    top = first if direction.step.is_of_mean else gradient
-    out = top / _root(average).add_(epsilon)
-    return out.add_(average.mul_(0.0)).mul_(scale)
-
-
-def _root(x: torch.Tensor) -> torch.Tensor:
+def root(x: torch.Tensor) -> torch.Tensor:
     """Return the square roots, correctly rounded. Those of torch are correctly rounded only on some
     devices."""
     if x.dtype == torch.float32:

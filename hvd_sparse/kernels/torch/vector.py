@@ -73,9 +73,6 @@ class DeviceVector:
     def __mul__(self, number: np.floating) -> DeviceVector:
         return DeviceVector(self.tensor * float(number))
 
-    def empty_like(self) -> DeviceVector:
-        return DeviceVector(torch.empty_like(self.tensor))
-
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
