@@ -23,13 +23,11 @@ TESTS = Path(__file__).resolve().parent
 RANKS = ("frontends", "launch", "network", "soak")
 """Folders whose tests start real ranks, one launch at a time, because cores are few."""
 SHORT_ON_RANKS = {
-    "test_auto.py",
     "test_ddp.py",
     "test_elastic.py",
     "test_faults.py",
     "test_methods.py",
     "test_production.py",
-    "test_tensorflow_keras.py",
     "test_tensorflow_training.py",
     "test_torch_input.py",
     "test_torch_optimizers.py",

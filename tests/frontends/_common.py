@@ -85,6 +85,13 @@ def measured(outcome, case):
     return [each["measured"] for each in found]
 
 
+def check_every_case(outcome):
+    """Check that a launch ended well, and that every case held on every rank."""
+    for rank, results in enumerate(outcome.check()):
+        errors = {name: case["error"] for name, case in results.items() if "error" in case}
+        assert not errors, f"rank {rank}: {errors}"
+
+
 def measured_of(outcome, kind):
     names = [name for name in outcome.results[0] or {} if name.startswith(kind)]
     assert names, f"there is no case of {kind}\n{outcome.end}"

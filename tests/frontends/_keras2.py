@@ -64,7 +64,12 @@ def embedding(name, *, is_sparse):
 
 
 cases["embedding_as_dense"] = partial(embedding, is_sparse=False)
-cases["embedding_as_slices"] = partial(embedding, is_sparse=True)
+
+
+@cases
+def embedding_as_slices_is_refused(name):
+    said = caught(lambda: embedding(name, is_sparse=True))
+    assert "InvalidOption" in said and "sparse_as_dense=True" in said, said
 
 
 @cases

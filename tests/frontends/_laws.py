@@ -335,6 +335,12 @@ def planned_where_it_cannot_be(name):
     alone.compressor.close()
     for said in told:
         assert said.startswith("InvalidOption: ") and "groups='planned'" in said
+    if hvd.size() > 1:  # otherwise Horovod does not call the compressor
+        twins = [each for _ in range(2) for each in fw.variables_of([(6, 5)], prefix="twin")]
+        planned = fw.Compression.topk(twins, density=0.1, name=f"{name}.twins", groups="planned")
+        said = caught(planned.resolve)
+        planned.close()
+        assert "two variables are called" in said, said
 
 
 if NAME == "torch":

@@ -6,8 +6,7 @@ Two ranks run every case and method, three those of which the number of ranks ma
 import json
 
 import pytest
-from frontends._common import launched, measured, measured_of
-from frontends._method_cases import BUILT, METHODS
+from frontends._common import check_every_case, launched, measured
 from harness import launch_example
 
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
@@ -18,35 +17,9 @@ def outcome_of(ranks):
 
 
 @of_each_world
-def test_the_launch_ends_well_and_loads_no_horovod(ranks):
-    outcome_of(ranks).check()
+def test_every_law_and_method_holds_on_every_rank_and_no_horovod_is_loaded(ranks):
+    check_every_case(outcome_of(ranks))
     assert measured(outcome_of(ranks), "imports") == [False] * ranks
-
-
-@of_each_world
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "density_one",  # trains as without a hook
-        "unusual",  # mixed dtypes, other layouts, and gradients of zeros: trained as without a hook
-        "conservation",
-        "all_ranks_send_what_hides_behind_later_buckets",
-        "a_checkpoint_goes_on_as_if_nothing_had_been",
-        "the_norm_of_all_gradients_is_clipped_alike_on_all_ranks",
-        "results_are_not_taken_for_gradients",
-        "nan",
-        "uneven_inputs",
-        "the_ranks_are_those_of_ddps_process_group",
-        "other_options_on_one_rank_are_refused_by_name",
-    ],
-)
-def test_a_law_holds_on_every_rank(ranks, kind):
-    assert measured_of(outcome_of(ranks), kind)
-
-
-@pytest.mark.parametrize("method", [*METHODS, *BUILT])
-def test_a_method_gives_the_bits_of_the_core_through_ddp(method):
-    measured(outcome_of(2), method)
 
 
 @of_each_world

@@ -1,15 +1,18 @@
-"""Law 3 in TensorFlow on real ranks, whose gradient is it, and plans; a launch a world."""
+"""TensorFlow on real ranks: law 3, plans, ``auto``, and Keras optimizers that are handed over."""
+
+import json
 
 import pytest
-from _common import launched, measured, measured_of
+from _common import check_every_case, check_refused, launched, measured, measured_of
 from _tensorflow_settings import LAUNCHES
+from harness import launch, launch_example
 
-WORLDS, SMALL = LAUNCHES[1:], LAUNCHES[1:3]
+KERAS_2 = (2, "gloo")
 KERAS_3 = [(2, "gloo", "keras3"), pytest.param((3, "mpi", "keras3"), marks=pytest.mark.full)]
 
-in_all = pytest.mark.parametrize("world", LAUNCHES, ids=str)
-in_worlds = pytest.mark.parametrize("world", WORLDS, ids=str)
-in_small_worlds = pytest.mark.parametrize("world", SMALL, ids=str)
+in_all = pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
+of_keras = pytest.mark.parametrize("world", [KERAS_2, *KERAS_3], ids=str)
+of_keras_3 = pytest.mark.parametrize("world", KERAS_3, ids=str)
 
 
 def outcome_in(world):
@@ -21,48 +24,52 @@ def outcome_in(world):
 
 
 @in_all
-def test_the_launch_ends_well(world):
-    outcome_in(world).check()
+def test_density_one_trains_like_dense_and_every_law_holds_on_every_rank(world):
+    check_every_case(outcome_in(world))
 
 
-@in_all
-def test_gradients_of_the_tape_are_those_of_dense_horovod(world):
-    assert measured_of(outcome_in(world), "tape-")
+@of_keras
+def test_few_entries_train_the_same_replicas(world):
+    arrays = {
+        "trains_sgd": ["momentum", "residual", "sent_in"],
+        "trains_adam": ["largest", "mean", "residual", "square"],
+    }
+    found = measured_of(outcome_in(world), "trains")
+    for case, expected in arrays.items():
+        for result in found[case]:
+            assert result["density"] < 0.07 and result["arrays"] == expected
 
 
-@pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
-def test_weights_of_keras_are_those_of_dense_horovod(world):
-    assert measured_of(outcome_in(world), "keras-")
+@of_keras
+def test_what_does_not_fit_is_refused_with_the_remedy(world):
+    check_refused(outcome_in(world))
 
 
-def test_a_group_on_one_rank():
-    measured(outcome_in(LAUNCHES[0]), "identity_direct_allreduce_of_a_group")
+@of_keras_3
+def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_for(world):
+    for result in measured(outcome_in(world), "trains_along_rate"):
+        assert result["density"] == pytest.approx(0.05, rel=0.1)
 
 
-@in_worlds
-@pytest.mark.parametrize(
-    "name",
-    [
-        "groups_get_the_same_bits_in_fewer_messages",
-        "names_of_groups_are_those_of_other_ranks_and_traces",
-        "names_that_elastic_runs_know",
-        "high_density_goes_dense",
-    ],
-)
-def test_a_law_holds_on_every_rank(world, name):
-    measured(outcome_in(world), name)
+@pytest.mark.full
+def test_one_thread_of_tensorflows_is_enough(monkeypatch):
+    """It waits for the other ranks, when they tell each other what they found."""
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+    cases = ["auto_decides_alike_by_its_own_clock", "auto_of_two_tapes_in_one_function"]
+    arguments = ("tensorflow", "2", "gloo", *cases, "auto_trains_by_keras")
+    check_every_case(launch("frontends/tensorflow_training.py", 2, "gloo", *arguments))
 
 
-@in_small_worlds
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "identity",  # every variable gets its own gradient
-        "planned_makes_no_difference",
-        "planned_merged_layers",
-        "planned_with_a_variable_that_no_loss_uses",
-        "planned_where_it_cannot_be",
-    ],
-)
-def test_a_law_holds_in_small_worlds(world, kind):
-    assert measured_of(outcome_in(world), kind)
+@pytest.mark.full
+def test_the_example_trains(tmp_path):
+    log = tmp_path / "digits.jsonl"
+    records = tmp_path / "records.jsonl"
+    words = ["--epochs=4", "--density=0.05", f"--log-json={log}"]
+    words += ["--momentum=0.5", f"--telemetry={records}"]
+    outcome = launch_example("tensorflow2_keras3_digits.py", 2, "mpi", *words)
+    assert outcome.code == 0, outcome.end
+    *epochs, summary = [json.loads(line) for line in log.read_text().splitlines()]
+    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
+    assert summary["test_accuracy"] > 0.8
+    assert summary["density_achieved"] < 0.06
+    assert "test_accuracy" in records.read_text()

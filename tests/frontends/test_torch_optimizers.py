@@ -20,14 +20,6 @@ def test_everything_sent_trains_like_the_optimizer_itself_through_schedules_and_
         assert len({result["digest"] for result in results}) == 1, name
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["in_a_set_of_one_rank", "a_compiled_step_is_the_step", "along_the_rate", "resumed_by_rank_0"],
-)
-def test_a_law_holds_on_every_rank(outcome, name):
-    measured(outcome, name)
-
-
 def test_gradients_are_clipped_together_before_the_selection(outcome):
     for name, results in measured_of(outcome, "clipped").items():
         assert all(result["of_the_way"] < TOLERANCE for result in results), name

@@ -1,11 +1,9 @@
 """Training through Horovod's PyTorch optimizer on real ranks: law 3, groups and plans."""
 
-import _torch_laws
 import _torch_programs
 import pytest
-from _common import ULP, launched, measured
+from _common import ULP, check_every_case, launched, measured
 from _torch_laws import WATCHED_NAME, WATCHED_STEPS
-from _torch_training import SETTINGS
 
 WORLDS = [(1, "mpi"), (2, "gloo"), (3, "mpi")]
 TOLERANCE_ULPS = 4
@@ -18,13 +16,8 @@ def outcome(request):
     return launched("frontends/torch_training.py", ranks, controller, "torch", str(ranks))
 
 
-def test_the_launch_ends_well(outcome):
-    outcome.check()
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_density_one_trains_like_dense_and_sends_every_entry_and_nothing_dense(outcome, name):
-    measured(outcome, name)
+def test_density_one_trains_like_dense_and_every_law_holds_on_every_rank(outcome):
+    check_every_case(outcome)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -64,14 +57,6 @@ def test_half_density_goes_dense_where_that_is_cheaper(outcome):
         else:
             assert result["dense_steps"] == [6 * _torch_programs.STEPS]
             assert result["difference"] <= TOLERANCE_ULPS * ULP["float32"]
-
-
-PLANNED = ("planned_makes_no_difference", "groups_are_given_and_planned_again")
-
-
-@pytest.mark.parametrize("name", [*_torch_laws.laws, *PLANNED])
-def test_a_law_holds_on_every_rank(outcome, name):
-    measured(outcome, name)
 
 
 def test_the_ranks_of_a_process_set_plan_for_themselves(outcome):

@@ -1,18 +1,30 @@
-"""Blocks and commands of the documentation run on two real ranks, and what they make trains."""
+"""Blocks and commands of the documentation run on two real ranks, and what they make trains; and
+local steps, programs as Horovod's examples have them, and callbacks of Keras."""
 
 import re
 
 import pytest
-from _common import launched, measured
+from _common import check_every_case, check_refused, launched, measured
 from blocks import TRAINING, blocks_for
 from programs import run_documented
 
 CONTROLLERS = {"torch": "gloo", "tensorflow": "mpi"}
 CASES = [(where, each.name) for where in CONTROLLERS for each in blocks_for(where)]
+of_both = pytest.mark.parametrize("frontend", CONTROLLERS)
 
 
 def outcome(frontend):
     return launched("frontends/user_programs.py", 2, CONTROLLERS[frontend], frontend)
+
+
+@of_both
+def test_every_case_holds_on_every_rank(frontend):
+    check_every_case(outcome(frontend))
+
+
+@of_both
+def test_local_steps_that_cannot_be_are_refused_with_the_remedy(frontend):
+    check_refused(outcome(frontend))
 
 
 @pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)
@@ -25,7 +37,7 @@ def test_a_block_runs_on_every_rank_and_replicas_stay_equal(frontend, name):
         assert are_equal is not trained[0]["is_apart"]
 
 
-@pytest.mark.parametrize("frontend", CONTROLLERS)
+@of_both
 def test_blocks_compress_and_one_sends_nothing(frontend):
     results = [measured(outcome(frontend), name)[0] for where, name in CASES if where == frontend]
     assert sum(bool(each.get("sparse_steps")) for each in results) >= 3
