@@ -150,10 +150,13 @@ class _Alltoall:
 
 class TorchDistributedCollective:
     """Asynchronous collectives over a process group. Arrays are copied to ``device`` if the group's
-    backend does not support the CPU."""
+    backend does not support the CPU. ``timeout_s`` limits the wait for ``nodes``."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device, timeout_s: float | None
+    ) -> None:
         self.group = group
+        self._timeout_s = timeout_s
         # For example, "cpu:gloo,cuda:nccl" supports the CPU, and "cuda:nccl" does not.
         takes_host = "cpu:" in dist.get_backend_config(group)
         self._device = torch.device("cpu") if takes_host else device
@@ -171,7 +174,7 @@ class TorchDistributedCollective:
     def nodes(self) -> tuple[int, ...]:
         """For each rank, the index of its node. Collective: an allgather of the host names."""
         own = np.array([crc32(socket.gethostname().encode())], np.int64)
-        hosts = self.allgather(own, "hvd_sparse.nodes").wait(None).tolist()
+        hosts = self.allgather(own, "hvd_sparse.nodes").wait(self._timeout_s).tolist()
         return tuple(hosts.index(host) for host in hosts)
 
     def allgather(self, array: np.ndarray, name: str) -> _Gathering:

@@ -28,9 +28,11 @@ from hvd_sparse.collectives.contract import Pending
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
+from hvd_sparse.frontend.compressor import HANDSHAKE
 from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.results import remove, weakly
+from hvd_sparse.plan.policy import waiting
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import TensorStep, Ticket
@@ -70,11 +72,14 @@ class DdpCompressor(ParameterCompressor):
         self._marks_idle = False
         self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
         self._has_judged = False
-        self.collective = TorchDistributedCollective(group, self._parameters[0].device)
+        self.collective = TorchDistributedCollective(
+            group, self._parameters[0].device, configuration.timeout_s
+        )
         self.step.counts_together = False  # Gloo and NCCL count with 64 bits
         self._start(dist.get_rank(group), dist.get_rank())
         try:
-            self._driver = Driver(self.step, self.collective, self.name)
+            with waiting(self, HANDSHAKE):  # some exchanges ask for the ranks' nodes
+                self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
         except Exception:
             self.close()

@@ -369,6 +369,7 @@ class Compressor:
                 "file for any number of ranks is not possible: save state_dict() on every rank, "
                 "and load it on the same ranks"
             )
+        self._follow_world()
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
         limit_s = self.configuration.timeout_s
         if limit_s is not None:
@@ -390,6 +391,7 @@ class Compressor:
         self.resolve()
         if self._is_outside:
             return IncompatibleKeys([], [])
+        self._follow_world()
         rank, world_size = self._place_in_world()
         return self.load_state_dict(redistribute(read(path), world_size)[rank], strict)
 
@@ -421,6 +423,10 @@ class Compressor:
             self._recorder = None
         if self._recorder is None:
             self._record()
+
+    def _follow_world(self) -> None:
+        """Called before a state of all ranks is saved or loaded. Call ``rejoin`` if an elastic
+        restart without ``sync`` has changed this rank or the number of ranks. Collective."""
 
     def _forget_world(self) -> None:
         self.watchdog.ledger.restart()

@@ -94,7 +94,9 @@ def differences_of(
     if version != STATE_VERSION:
         return [f"its version is {version!r}, but this version of hvd_sparse reads {STATE_VERSION}"]
     check_form(state)
-    found = _of_options(state["config"], configuration) + _of_model(state["model"], specs, strict)
+    shared = [spec for spec in specs if spec.key in state["model"]]
+    found = _of_options(state["config"], configuration, shared, strict)
+    found += _of_model(state["model"], specs, strict)
     unknown = [key for key in state["tensors"] if key not in kept and strict]
     found = found or [
         *_of_place(state, place),
@@ -106,18 +108,49 @@ def differences_of(
     return found
 
 
-def _of_options(saved: State, configuration: Configuration) -> list[str]:
-    shared = {option: value for option, value in saved.items() if option not in LOCAL}
+RULED = (("selector", "density"), ("schedule", "value"))
+"""The options that can have a density for each tensor, with the parts that have them."""
+
+
+def _of_options(
+    saved: State, configuration: Configuration, shared: Sequence[TensorSpec], strict: bool
+) -> list[str]:
+    options = {option: value for option, value in saved.items() if option not in LOCAL}
+    ours = configuration.describe()
     try:
-        theirs = Configuration.create(**shared).describe()
+        its = Configuration.create(**options)
+        theirs = its.describe()
+        # Densities may have other names and globs, if both give the shared tensors the same.
+        are_alike = _densities(its, shared) == _densities(configuration, shared)
     except (SparseError, *MALFORMED) as error:
         return [f"its configuration is not valid in this version: {error}"]
-    ours = configuration.describe()
+    for part, option in RULED if are_alike else ():
+        its_densities, our_densities = ((each[part] or {}).get(option) for each in (theirs, ours))
+        if isinstance(its_densities, dict) and isinstance(our_densities, dict):
+            theirs[part] = {**theirs[part], option: our_densities}
+    is_named = any(isinstance(each["groups"], tuple) for each in (theirs, ours))
+    if is_named and not strict and configuration.select_over != "group":
+        # The groups name the added and the removed tensors, and have no effect on results.
+        theirs["groups"] = ours["groups"]
     return [
         f"{option} was {theirs[option]!r} and is {ours[option]!r}"
         for option in ours
         if option not in LOCAL and theirs[option] != ours[option]
     ]
+
+
+def _densities(configuration: Configuration, specs: Sequence[TensorSpec]) -> dict[str, float]:
+    """Return the densities of those tensors that are compressed, if they have a density each. Names
+    in the rule of a state that was saved are compared without the prefixes of ``torch.compile``."""
+    rule = configuration.rule
+    if rule is None:
+        return {}
+    saved = replace(rule, patterns=tuple((bare(name), d) for name, d in rule.patterns))
+    return {
+        spec.key: rule.table.get(spec.key) or saved.density_of(replace(spec, key=bare(spec.key)))
+        for spec in specs
+        if configuration.is_sparse(spec.shape, spec.numel)
+    }
 
 
 def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec], strict: bool) -> list[str]:

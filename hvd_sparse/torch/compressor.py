@@ -28,7 +28,7 @@ from hvd_sparse.errors import (
     SparseError,
 )
 from hvd_sparse.frontend.compressor import check_process_set
-from hvd_sparse.frontend.torch.applying import KeepingGroups
+from hvd_sparse.frontend.torch.applying import KeepingGroups, is_handed_over
 from hvd_sparse.frontend.torch.arrays import (
     check_accumulator,
     check_device,
@@ -347,20 +347,26 @@ class TorchCompressor(ParameterCompressor):
             )
         if not self.has_begun:
             self._look_at(find_optimizer(self.process_set))
-        met = self.step.rank, self.step.world_size
         if not self.step.world_size:  # an elastic state may have been synchronized before
             self._meet()
-        # When workers only leave, Horovod does not synchronize elastic states.
-        elif self._is_elastic and met != (self.collective.rank, self.collective.world_size):
-            self.rejoin()
+        self._follow_world()
         self.has_begun = True
+
+    def _follow_world(self) -> None:
+        # When workers only leave, Horovod does not synchronize elastic states.
+        met = self.step.rank, self.step.world_size
+        now = self.collective.rank, self.collective.world_size
+        if self._is_elastic and self.step.world_size and met != now:
+            self.rejoin()
 
     def take_over(self, optimizer: torch.optim.Optimizer) -> None:
         """Compute an optimizer's updates from now on; the optimizer only applies them. But in a
         world of one rank, or outside of the process set, Horovod calls no compressor, so there the
-        optimizer still computes its updates."""
+        optimizer still computes its updates, unless another compressor computes them."""
         is_alone = hvd.size() == 1 and not is_elastic()
         if not self.process_set.included() or is_alone:
+            if is_handed_over(optimizer):  # to a compressor of a process set with this rank
+                return
             bound = self.configuration.clip_grad_norm
             if bound is not None:
                 self.results.hooks.append(clip_alone(self._parameters, bound))

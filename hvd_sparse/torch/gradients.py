@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
 from hvd_sparse.frontend.naming import check_keys
+from hvd_sparse.frontend.torch.applying import is_handed_over
 from hvd_sparse.frontend.torch.arrays import dtype_of
 from hvd_sparse.frontend.torch.compressor import shorten, squares_of
 from hvd_sparse.step.records import StepRun
@@ -162,7 +163,7 @@ def clip_alone(parameters: list[torch.Tensor], bound: float) -> Value:
 
     def look(optimizer: Optimizer, *_: object) -> None:
         held = {p for group in optimizer.param_groups for p in group["params"]}
-        if mine & held:
+        if mine & held and not is_handed_over(optimizer):
             # Not by torch's ``clip_grad_norm_``, which fails at sparse gradients.
             gradients = [p.grad for p in held if p.grad is not None]
             shorten(gradients, math.sqrt(squares_of(gradients)), bound)

@@ -28,6 +28,7 @@ from torch import nn
 
 from hvd_sparse.cli.timeline import read_trace
 from hvd_sparse.plan.measurements import STEPS, WARMUP
+from hvd_sparse.state.checkpoint_file import read
 from hvd_sparse.torch import Compression
 from hvd_sparse.tracing import SETTING, path_of
 
@@ -344,3 +345,22 @@ def states_with_other_densities_are_refused_on_all_ranks(name):
     ledger.compressor.close()
     words = "the ranks have loaded states with different densities"
     assert ("nothing was raised" if hvd.size() == 1 else words) in said, said
+
+
+@laws
+def a_file_has_the_states_of_the_ranks_that_are_left(name):
+    """If workers only leave, Horovod restarts the others without ``sync``."""
+    books = Books({"wide": (16, 20)}, "topk", density=0.1, name=name)
+    books.take_step(books.gradients(0))
+    compressor, here = books.compressor, (hvd.rank(), hvd.size())
+    path = hvd.broadcast_object(f"{tempfile.mkdtemp()}/state", name=f"{name}.path")
+    compressor._is_elastic, worlds = True, []
+    for transfer in (compressor.save, compressor.load):
+        compressor.step.meet(hvd.rank(), hvd.size() + 1)  # before the last worker left
+        transfer(path)
+        worlds.append((compressor.step.rank, compressor.step.world_size))
+    states = [(state["rank"], state["world_size"]) for state in read(path)]
+    books.take_step(books.gradients(1))
+    compressor.close()
+    assert worlds == [here, here]
+    assert states == [(rank, hvd.size()) for rank in range(hvd.size())]

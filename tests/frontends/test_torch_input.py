@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.frontend.torch.applying import Applying
 from hvd_sparse.torch import Compression
 
 
@@ -103,3 +104,37 @@ def test_outside_of_the_process_set_a_loaded_state_leaves_schedulers_their_effec
     compressor.close()
     assert derived.param_groups[0]["lr"] == 0.5
     assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
+
+
+def test_outside_of_a_second_process_set_the_first_compressor_keeps_the_optimizer(monkeypatch):
+    """As with a compressor for each of two process sets, made before both Horovod optimizers."""
+    named = list(model().named_parameters())
+    optimizer = torch.optim.Adam([parameter for _, parameter in named])
+    options = {"density": 0.1, "optimizer": optimizer}
+    monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set: True)
+    first = Compression.topk(named, name="first", **options)
+    monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set: False)
+    second = Compression.topk(named, name="second", **options)
+    assert isinstance(optimizer, Applying) and optimizer.hvd_sparse_compressor is first
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("members", [(True, False), (False, True)])
+def test_results_of_one_of_two_process_sets_are_not_clipped_by_the_other(monkeypatch, members):
+    named = list(model().named_parameters())
+    optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=1.0)
+    made = []
+    for is_member in members:
+        monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set, is_in=is_member: is_in)
+        options = {"optimizer": optimizer, "clip_grad_norm": 0.1}
+        made.append(Compression.topk(named, density=0.1, name=str(is_member), **options))
+    large = [torch.ones_like(parameter) for _, parameter in named]
+    for (_, parameter), gradient in zip(named, large):
+        parameter.grad = gradient.clone()
+    with pytest.raises(InvalidOption, match="do not come through the compressor"):
+        # As Horovod derives its optimizer. torch's hooks run first.
+        type("SGD", (type(optimizer),), {})(optimizer.param_groups).step()
+    assert all(torch.equal(p.grad, gradient) for (_, p), gradient in zip(named, large))
+    for compressor in made:
+        compressor.close()

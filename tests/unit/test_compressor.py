@@ -8,6 +8,7 @@ import operator
 import pickle
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -366,6 +367,48 @@ def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make, tmp_pat
     for strict in (True, False):
         with pytest.raises(RankMismatch, match=words):
             other_shape.load_state_dict(state, strict=strict)
+
+
+def of_density(density, **options):
+    return configure("topk", density, allow_dense=False, min_numel=1, **options)
+
+
+ADDED = TensorSpec("t7", (9, 3), "float32")
+
+
+def by_function(key, shape):
+    return 0.1 if key == "t0" else 0.5
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (by_function, by_function),
+        ({"*": 0.5, "t0": 0.1, "t1": 0.2}, {"*": 0.5, "t0": 0.1, "t7": 0.3}),
+        ({"_orig_mod.t0": 0.1, "*": 0.3}, {"t?": 0.1}),
+    ],
+    ids=["function", "names", "compiled"],
+)
+def test_not_strictly_densities_are_compared_for_the_shared_tensors_alone(make, before, after):
+    compiled = "" if callable(before) or "t0" in before else "_orig_mod."
+    specs = [replace(spec, key=compiled + spec.key) for spec in SPECS]
+    old = make(of_density(before), specs)
+    new = make(of_density(after), [SPECS[0], ADDED])
+    taken = new.load_state_dict(old.state_dict(), strict=False)
+    assert (taken.missing_keys, taken.unexpected_keys) == (["t7"], [f"{compiled}t1"])
+    denser = make(of_density({"*": 0.5, "t0": 0.2}), [SPECS[0], ADDED])
+    with pytest.raises(RankMismatch, match=r"selector was .* and is .*'t0': 0.2"):
+        denser.load_state_dict(old.state_dict(), strict=False)
+
+
+def test_not_strictly_lists_of_groups_are_compared_only_where_they_change_the_selection(make):
+    for over, error in (("tensor", None), ("group", RankMismatch)):
+        options = {"select_over": over}
+        old = make(of_density(0.1, groups=[["t0", "t1"]], **options))
+        old.train(range(2))
+        new = make(of_density(0.1, groups=[["t0", "t7"]], **options), [SPECS[0], ADDED])
+        with nullcontext() if error is None else pytest.raises(error, match="groups was"):
+            new.load_state_dict(old.state_dict(), strict=False)
 
 
 def test_what_is_no_state_or_lacks_a_field_is_refused(make):

@@ -14,8 +14,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from hvd_sparse.collectives.torch_distributed import _Started
 from hvd_sparse.ddp import register
-from hvd_sparse.errors import InvalidOption, PeerFailure, SparseError, UnknownName, UnsupportedInput
+from hvd_sparse.errors import (
+    ExchangeTimeout,
+    InvalidOption,
+    PeerFailure,
+    SparseError,
+    UnknownName,
+    UnsupportedInput,
+)
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 
@@ -387,3 +395,12 @@ def test_a_pass_that_does_not_use_a_parameter_keeps_its_result_of_an_earlier_pas
         ends.append([parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(*ends)
     assert all(gradient.any() for gradient in ends[0])
+
+
+def test_the_wait_for_the_nodes_of_the_ranks_has_a_limit(model, monkeypatch):
+    is_done = _Started.is_done
+    monkeypatch.setattr(
+        _Started, "is_done", lambda self: self._name != "hvd_sparse.nodes" and is_done(self)
+    )
+    with pytest.raises(ExchangeTimeout, match=r"'hvd_sparse.nodes' did not finish in 0.1 s"):
+        register(model, "topk", **OPTIONS, exchange="auto", timeout_s=0.1)

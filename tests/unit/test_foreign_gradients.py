@@ -232,6 +232,26 @@ def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(name, c
     assert not told or "use AdamW" in told[0]
 
 
+@pytest.mark.parametrize(
+    ("sent", "applied", "count"), [(0.0, 0.1, 1), (0.1, 0.0, 1), (0.0, 0.0, 0), (0.1, 0.2, 0)]
+)
+def test_a_learning_rate_of_0_in_the_backward_pass_or_in_the_step_alone_is_told_once(
+    sent, applied, count, caplog
+):
+    model, optimizer = made("sgd")
+    handed(model, optimizer, **COMPRESSED)
+    for step in range(3):
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = sent
+        loss_of(model, step).backward()
+        optimizer.param_groups[0]["lr"] = applied
+        optimizer.step()
+    told = [text for text in caplog.messages if "set the rate before backward()" in text]
+    assert len(told) == count
+    words = f"the learning rate of 'weight' was {sent:g} in the backward pass and is {applied:g}"
+    assert not told or told[0].startswith(words)
+
+
 def test_nothing_is_told_where_results_are_applied_as_they_came(caplog):
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     clip = partial(torch.nn.utils.clip_grad_norm_, max_norm=1e3)

@@ -124,7 +124,10 @@ class Applying(KeepingGroups):
         if alone:
             results.tell_of_others(alone, type(self).__name__)
             self._step_by_itself(own)
-        for group, (moved, _) in zip(self.param_groups, split):
+        rates = compressor._follower.rates
+        for index, (group, (moved, _)) in enumerate(zip(self.param_groups, split)):
+            rate = float(group["lr"])
+            results.tell_of_rates(rates.get(index, rate), rate, moved)
             if not is_decoupled(self, group):  # type: ignore[arg-type]
                 results.tell_of_decay(group["weight_decay"], moved)
             self._apply(group, moved)
@@ -294,6 +297,12 @@ class Applying(KeepingGroups):
 setattr(Applying.step, OF_SCHEDULERS, True)
 
 
+def is_handed_over(optimizer: Optimizer) -> bool:
+    """Return whether a compressor that is not closed computes the optimizer's updates."""
+    compressor = getattr(optimizer, "hvd_sparse_compressor", None)
+    return compressor is not None and not compressor._is_closed
+
+
 def _groups_by_parameter(groups: list[Settings]) -> dict[torch.Tensor, Settings]:
     return {parameter: group for group in groups for parameter in group["params"]}
 
@@ -316,6 +325,7 @@ class Follower:
         self._settings: dict[int, tuple[Settings, Settings]] = {}  # by group
         self._with_value: dict[int, tuple[Settings, Settings]] = {}  # by parameter
         self._counted: set[int] = set()
+        self.rates: dict[int, float] = {}  # of each group, in the last backward pass
 
     @property
     def _optimizer(self) -> Optimizer:
@@ -366,6 +376,7 @@ class Follower:
             # Muon's settings depend on the shape, and tensors may change in place: do not store.
             if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
                 self._settings[index] = options, settings
+        self.rates[index] = settings["rate"]
         # Read the parameter's value, perhaps from a device, only for weight decay.
         if not settings.get("weight_decay"):
             return settings

@@ -286,6 +286,19 @@ class Results:
                 )
                 return
 
+    def tell_of_rates(self, sent: float, applied: float, moved: Sequence[torch.Tensor]) -> None:
+        """Warn once if only one of the learning rates of the backward pass (``sent``) and of the
+        optimizer's step (``applied``) is 0. At rate 0, memories neither add nor send a gradient."""
+        if moved and (sent == 0) != (applied == 0):
+            self._tell_once(
+                "the learning rate of %r was %g in the backward pass and is %g in the optimizer's "
+                "step, so entries of its gradient are lost: set the rate before backward(), and "
+                "step schedulers after optimizer.step()",
+                self._step.keys[self.position_of[id(moved[0])]],
+                sent,
+                applied,
+            )
+
     def _begin_step(self, *_: object) -> None:
         self._in_step = True
         self._versions = {i: self._parameters[i]._version for i in self.waiting}
