@@ -6,6 +6,7 @@ import argparse
 import html
 import io
 import json
+import math
 import os
 import statistics
 import sys
@@ -173,6 +174,38 @@ def _split(given: str) -> tuple[str, str]:
 def read_run(name: str, path: Path) -> Run:
     """Return the run in a file. If a restart repeated steps, the later records replace the earlier
     ones. Raises InvalidOption if the file cannot be read or has no records."""
+    run, last_s = Run(name, path), 0.0
+    starts: list[list[Report]] = [[]]
+    """The records after each start of the program."""
+    for record in _records_in(path):
+        is_about = record["event"] == "run"
+        # The "seconds" of a restart begin at 0. Its first record is "run" or, without a compressor,
+        # one of metrics.
+        if is_about or record["seconds"] < last_s:
+            starts.append([])
+            last_s = 0.0
+        if is_about:
+            names = [about.get("name") for about in (run.about or record, record)]
+            if None not in names and names[0] != names[1]:
+                raise InvalidOption(
+                    f"run {str(path)!r} has records of two compressors, {names[0]!r} and "
+                    f"{names[1]!r}: give the writer of each compressor a path of its own"
+                )
+            run.about = record
+            continue
+        if record["event"] == "metrics":
+            last_s = record["seconds"]
+        starts[-1].append(record)
+    for later in starts:
+        run.records = _continued(run.records, later)
+    if not run.records:
+        raise InvalidOption(
+            f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
+        )
+    return run
+
+
+def _records_in(path: Path) -> Iterator[Report]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -180,11 +213,9 @@ def read_run(name: str, path: Path) -> Run:
         raise InvalidOption(
             f"run {str(path)!r} cannot be read: {why}; give files that telemetry='jsonl' wrote"
         ) from None
-    run, offset_s, last_s = Run(name, path), 0.0, 0.0
-    restart: Report | None = None
     for number, line in enumerate(lines, 1):
         try:
-            record = _record_of(line)
+            yield _record_of(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number > 1 and isinstance(error, json.JSONDecodeError):
                 note = f"line {number} of run {str(path)!r} is incomplete and was left out"
@@ -194,33 +225,18 @@ def read_run(name: str, path: Path) -> Run:
                 f"line {number} of run {str(path)!r} is not a record ({type(error).__name__}: "
                 f"{error}): give files that telemetry='jsonl' wrote"
             ) from None
-        if record["event"] == "run":
-            names = [about.get("name") for about in (run.about or record, record)]
-            if None not in names and names[0] != names[1]:
-                raise InvalidOption(
-                    f"run {str(path)!r} has records of two compressors, {names[0]!r} and "
-                    f"{names[1]!r}: give the writer of each compressor a path of its own"
-                )
-            run.about = restart = record
-            continue
-        # The "seconds" of a restart begin at 0. Its first record is "run", with the number of
-        # steps completed before, or 0 if the program loads the state later. Without a compressor,
-        # the first record is one of metrics, after the first steps.
-        if restart is not None or record["seconds"] + offset_s < last_s:
-            before = restart["step"] if restart else 0
-            first = before + 1 if before else record["step"]
-            run.records = [each for each in run.records if each["step"] < first]
-            offset_s = last_s = max((each["seconds"] for each in run.records), default=0.0)
-            restart = None
-        record["seconds"] += offset_s
-        if record["event"] == "metrics":
-            last_s = record["seconds"]
-        run.records.append(record)
-    if not run.records:
-        raise InvalidOption(
-            f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
-        )
-    return run
+
+
+def _continued(earlier: Sequence[Report], later: Sequence[Report]) -> list[Report]:
+    """Return the records before a restart, without those that the restart repeated, and those after
+    it. Steps and metrics are compared separately, because a program may number its metrics by steps
+    of its own."""
+    firsts: dict[str, int] = {}
+    for each in later:
+        firsts.setdefault(each["event"], each["step"])
+    kept = [each for each in earlier if each["step"] < firsts.get(each["event"], math.inf)]
+    offset_s = max((each["seconds"] for each in kept), default=0.0)
+    return [*kept, *({**each, "seconds": each["seconds"] + offset_s} for each in later)]
 
 
 def _record_of(line: str) -> Report:

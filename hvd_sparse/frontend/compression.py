@@ -15,7 +15,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods.builder import Builder, add_codec, density_for
 from hvd_sparse.plan.policy import FP16, WAYS, Fallback, Trial
-from hvd_sparse.types import Optimizer, Option, Params, Report, Value
+from hvd_sparse.types import Optimizer, Option, Params, Report, State, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -161,8 +161,29 @@ class LocalStepsBase:
         raise NotImplementedError
 
     def stats(self) -> Report:
-        """Return the compressor's ``stats()``, in which each exchange counts as one step."""
+        """Return the compressor's ``stats()``, in which each exchange counts as one step. Raises
+        InvalidOption with ``Compression.nothing`` and Horovod's compressors, which count
+        nothing."""
+        if not isinstance(self.compressor, Compressor):
+            raise InvalidOption(
+                f"the compressor of LocalSteps is {self.compressor!r}, which counts nothing: leave "
+                "stats() out, or give LocalSteps a method of Compression that sends gradients"
+            )
         return self.compressor.stats()
+
+    def _state_of_compressor(self) -> Report | None:
+        return self.compressor.state_dict() if isinstance(self.compressor, Compressor) else None
+
+    def _load_compressor(self, state: State | None) -> None:
+        has_state = isinstance(self.compressor, Compressor)
+        if has_state != (state is not None):
+            which = "lacks the state of a compressor" if has_state else "has that of another one"
+            raise InvalidOption(
+                f"the compressor of LocalSteps is {self.compressor!r}, but the state to load "
+                f"{which}: give LocalSteps the compression of the run that saved the state"
+            )
+        if state is not None:
+            self.compressor.load_state_dict(state)
 
 
 def check_local(configuration: Configuration | None) -> None:

@@ -27,7 +27,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys, incompatible_keys, na
 from hvd_sparse.step.handshake import describe_rank, handshake
 from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
-from hvd_sparse.telemetry.contract import Place, check_names, numbers_of
+from hvd_sparse.telemetry.contract import Place, check_names, numbers_of, whole_of
 from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
@@ -280,12 +280,15 @@ class Compressor:
 
         Raises
         ------
-        InvalidOption : a metric is not a number, or is called "event", "seconds" or "time"
+        InvalidOption : a metric or ``step`` is not a number, or a metric is called "event",
+            "seconds" or "time"; on all ranks alike
         """
+        # Also on ranks without writers: the others would wait for a rank that alone has an error.
         check_names(metrics)
+        numbers, number = numbers_of(metrics), None if step is None else whole_of(step)
         self.resolve()
         if self._recorder is not None:
-            self._recorder.put("metrics", numbers_of(metrics), step)
+            self._recorder.put("metrics", numbers, number)
 
     def summary(self, *, all_ranks: bool = False) -> str:
         """Return the counters of all steps so far as a text table, which rank 0 also prints.

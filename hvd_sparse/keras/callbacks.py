@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.checks import check_number
@@ -13,7 +14,7 @@ from hvd_sparse.tensorflow.optimizer import common_variables
 from hvd_sparse.tensorflow.variables import value_of, values_of
 from hvd_sparse.types import ProcessSet, Value
 
-Logs = dict[str, float]
+Logs = dict[str, Value]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -55,9 +56,10 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if not logs or not self._process_set.included():
             return
         for metric in sorted(logs):  # one order on all ranks
-            mine = tf.constant(float(logs[metric]), tf.float64)
+            mine = tf.constant(np.asarray(logs[metric]), tf.float64)
             name = f"hvd_sparse.metric.{metric}"
-            logs[metric] = float(hvd.allreduce(mine, name=name, process_set=self._process_set))
+            mean = hvd.allreduce(mine, name=name, process_set=self._process_set).numpy()
+            logs[metric] = mean if np.ndim(mean) else float(mean)
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):  # type: ignore[misc]

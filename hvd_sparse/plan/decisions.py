@@ -129,7 +129,10 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
         for way, parts in buckets.items()
     }
     # The search tries only contiguous groups, and ignores that Horovod fuses messages.
-    quickest = min(ends_s, key=ends_s.__getitem__)
+    # Equal times differ in rounding: of these, prefer fewer messages.
+    limit_s = min(ends_s.values()) * (1 + 1e-9)
+    equal = [way for way in buckets if ends_s[way] <= limit_s]
+    quickest = min(equal, key=lambda way: len(buckets[way]))
     return buckets[quickest], {**ends_s, "planned": ends_s[quickest]}
 
 

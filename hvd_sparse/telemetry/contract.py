@@ -29,6 +29,9 @@ from hvd_sparse.types import Option, Report
 
 COMMON_FIELDS = frozenset({"event", "step", "seconds", "time"})
 
+UNREADABLE = (TypeError, ValueError, OverflowError, RuntimeError)
+"""What ``int`` and ``float`` raise for objects that are no numbers, such as torch's vectors."""
+
 Function = Callable[[Report], object]
 """A writer that is a function of the user, called with each record."""
 
@@ -67,12 +70,12 @@ class Sink:
 
         Parameters
         ----------
-        step : number of completed steps
+        step : number of completed steps, an integer of any kind
         metrics : numbers by name, such as ``loss``, ``accuracy`` or ``bytes_sent``. The names
             "event", "seconds" and "time" raise InvalidOption
         """
         check_names(metrics)
-        self.write(stamped("metrics", step, self._began_s, numbers_of(metrics)))
+        self.write(stamped("metrics", whole_of(step), self._began_s, numbers_of(metrics)))
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,17 @@ def check_names(metrics: Iterable[str]) -> None:
         )
 
 
+def whole_of(step: Option) -> int:
+    """Return the option ``step`` of ``log`` as an int. Programs give integers of numpy, torch and
+    TensorFlow too, which writers cannot convert."""
+    try:
+        return int(step)
+    except UNREADABLE:
+        raise InvalidOption(
+            f"step of log() is {step!r}: give the number of completed steps, an integer"
+        ) from None
+
+
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
     """Return metrics as floats. NaN and infinity become None, because JSON does not have them."""
     found: dict[str, float | None] = {}
@@ -150,7 +164,7 @@ def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:
         try:
             # Detach, because torch warns when it converts a tensor that requires a gradient.
             number = float(getattr(value, "detach", lambda value=value: value)())
-        except (TypeError, ValueError):
+        except UNREADABLE:
             raise InvalidOption(
                 f"metric {name!r} is {value!r}: give a number, such as loss.item()"
             ) from None

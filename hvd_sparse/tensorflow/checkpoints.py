@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.state.checkpoint_file import from_bytes, to_bytes
@@ -56,7 +57,8 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras gives no types
     """Callback that passes the metrics of ``fit`` to the writers of ``telemetry=``, after every
-    epoch and after every few batches.
+    epoch and after every few batches. The entries of a metric that is an array, such as
+    ``F1Score(average=None)``, become metrics ``name/0``, ``name/1``, ...
 
     Parameters
     ----------
@@ -83,7 +85,11 @@ class LogMetrics(tf.keras.callbacks.Callback):  # type: ignore[misc] # Keras giv
             self._log(logs)
 
     def _log(self, logs: Mapping[str, Value]) -> None:
-        # A metric's name must not end the training.
-        self._compression.log(
-            **{f"my_{n}" if n in COMMON_FIELDS else n: value for n, value in logs.items()}
-        )
+        metrics: dict[str, Value] = {}
+        for name, value in logs.items():
+            values = np.asarray(value)
+            # A metric's name must not end the training.
+            tag = f"my_{name}" if name in COMMON_FIELDS else name
+            entries = {f"{tag}/{i}": entry for i, entry in enumerate(values.flat)}
+            metrics |= entries if values.ndim else {tag: value}
+        self._compression.log(**metrics)

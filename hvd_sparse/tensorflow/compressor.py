@@ -98,6 +98,7 @@ class TensorflowCompressor(Compressor):
         self.collective = HorovodTensorflowCollective(self.process_set)
         self._follower: Follower | None = None
         self._filling: tuple[object | None, GraphBucket | None] = (None, None)
+        self._beside: tuple[object | None, dict[str, int]] = (None, {})
         self._has_shaken_hands = False
         self._callers: dict[int, Optimizer] = {}
 
@@ -126,6 +127,9 @@ class TensorflowCompressor(Compressor):
             return
         self._check_open()
         variables = self._source.variables()
+        is_planned = self.configuration.groups == PLANNED and self._is_called()
+        if is_planned:  # before the compressor takes a name, which a refused one would keep
+            check_names([variable.name for variable in variables])
         specs = self._source.specs(variables)
         configuration = self.configuration = self.configuration.for_tensors(specs)
         self.name = self._naming.take(specs)
@@ -138,8 +142,7 @@ class TensorflowCompressor(Compressor):
             paths = [self._source.paths[id(variable)] for variable in variables]
             self._follower.bind(step, self._index, paths, self._size_of_world)
         self._start(rank_in(self.process_set), hvd.rank())
-        if configuration.groups == PLANNED and self._is_called():
-            check_names([variable.name for variable in variables])
+        if is_planned:
             self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
@@ -216,7 +219,7 @@ class TensorflowCompressor(Compressor):
             del self._index
         self._policy.close()
         self._follower = self._scaler = None
-        self._filling = (None, None)
+        self._filling, self._beside = (None, None), (None, {})
         self._callers.clear()
         del self._source
 
@@ -248,10 +251,11 @@ class TensorflowCompressor(Compressor):
             is_raising = self.configuration.on_nonfinite == "raise"
             has_memory = self.configuration.memory.finishes and self._follower is None
             if not (has_memory or self._is_scaled or is_raising):
-                self.functions.dense_bytes[spec.key] = spec.numel * spec.accumulator.itemsize
+                self.dense_beside(site)[spec.key] = spec.numel * spec.accumulator.itemsize
                 return wide, lambda reduced: tf.cast(reduced, tensor.dtype)
             self.functions.traced.add(spec.key)
-            enter, inputs = partial(self.functions.send_dense, spec.numel), [flat[:1], token, scale]
+            enter = partial(self.functions.send_dense, spec.numel, self.dense_beside(site))
+            inputs = [flat[:1], token, scale]
             number = call_numpy(enter, inputs, tf.int64, name="hvd_sparse_enter")
 
             def finish_dense(reduced: tf.Tensor) -> tf.Tensor:
@@ -305,9 +309,16 @@ class TensorflowCompressor(Compressor):
         policy, (together, bucket) = self._policy, self._filling
         branches = policy.branches(self, site) if isinstance(policy, GraphFallback) else None
         if bucket is None or site.together is not together:
-            bucket = GraphBucket(self, dtype, branches, is_group=site.together is not None)
+            bucket = GraphBucket(self, site, dtype, branches)
         self._filling = (None, None) if site.together is None else (site.together, bucket)
         return bucket
+
+    def dense_beside(self, site: CallSite) -> dict[str, int]:
+        """Return, by name, the bytes of the tensors of Horovod's call for which the graph has no
+        call of a function. The dict is complete when the call has been traced."""
+        if site.gradients is not self._beside[0]:
+            self._beside = (site.gradients, {})
+        return self._beside[1]
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:

@@ -4,7 +4,7 @@ each way of sending gradients (sparse, dense, or dense in float16)."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -39,6 +39,8 @@ class GraphOwner(Owner, Protocol):
 
     process_set: ProcessSet
     functions: GraphFunctions
+
+    def dense_beside(self, site: CallSite) -> dict[str, int]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +106,10 @@ class GraphBucket:
     when Horovod requests the first result."""
 
     def __init__(
-        self, owner: GraphOwner, dtype: tf.DType, branches: Branches | None, *, is_group: bool
+        self, owner: GraphOwner, site: CallSite, dtype: tf.DType, branches: Branches | None
     ) -> None:
-        self._owner, self._dtype, self._branches, self._is_group = owner, dtype, branches, is_group
+        self._owner, self._dtype, self._branches = owner, dtype, branches
+        self._is_group, self._beside = site.together is not None, owner.dense_beside(site)
         self._phases = owner.step.exchange.phases(
             owner.configuration.selector, owner.collective.world_size
         )
@@ -120,7 +123,7 @@ class GraphBucket:
         """Add a tensor to the message. Return the array that Horovod reduces in place of the
         gradient, and the number by which ``receive`` finds the tensor."""
         self._join(spec)
-        function: Callable[..., Value] = self._owner.functions.send
+        function = partial(self._owner.functions.send, beside=self._beside)
         moved = self._moved(0)
         if self._is_group:
             function, moved = partial(function, is_joined=True), []
@@ -251,7 +254,8 @@ class GraphFallback(Fallback):
             ]
             first = tf.reshape(pairs[-1][0], [-1])[:1]
             inputs = [self._order.read_value(), first, tf.stack(tokens)]
-            dtypes, begin = [tf.int32, tf.bool, tf.int64], partial(self._begin_step, owner)
+            dtypes = [tf.int32, tf.bool, tf.int64]
+            begin = partial(self._begin_step, owner, owner.dense_beside(site))
             way, is_timed, order = call_numpy(begin, inputs, dtypes, name="hvd_sparse_way")
             for told in (way, is_timed, order):
                 told.set_shape([])
@@ -260,17 +264,23 @@ class GraphFallback(Fallback):
             return Branches(owner, site, way, is_sparse, is_half, is_timed, self._note_end)
 
     def _begin_step(
-        self, owner: GraphOwner, order: np.int64, first: np.ndarray, tokens: np.ndarray
+        self,
+        owner: GraphOwner,
+        beside: Mapping[str, int],
+        order: np.int64,
+        first: np.ndarray,
+        tokens: np.ndarray,
     ) -> tuple[np.int32, np.bool_, np.int64]:
         with self._lock:
             way, is_timed = DENSE, False
             # In all other cases, Horovod reduces nothing.
             if owner.process_set.included() and owner.collective.world_size > 1:
-                way = self._choose(owner, [owner.functions.position(token) for token in tokens])
+                positions = [owner.functions.position(token) for token in tokens]
+                way = self._choose(owner, positions, sum(beside.values()))
                 is_timed = self.trial.is_timed
         return np.int32(way), np.bool_(is_timed), order
 
-    def _choose(self, owner: GraphOwner, positions: Sequence[int | None]) -> int:
+    def _choose(self, owner: GraphOwner, positions: Sequence[int | None], dense_bytes: int) -> int:
         way = WAYS[self.next_way(owner)]
         known = [position for position in positions if position is not None]
         if way == SPARSE:
@@ -282,7 +292,7 @@ class GraphFallback(Fallback):
         ):
             return EVERYTHING
         else:
-            self._count(owner, known, way)
+            self._count(owner, known, way, dense_bytes)
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
@@ -295,13 +305,14 @@ class GraphFallback(Fallback):
                 self.owed.pop(position, None)
         return are_paid
 
-    def _count(self, owner: GraphOwner, positions: Sequence[int], way: int) -> None:
-        stats, ledger, nbytes = owner.step.stats, owner.watchdog.ledger, 0
+    def _count(self, owner: GraphOwner, positions: Sequence[int], way: int, nbytes: int) -> None:
+        """Count a dense step. ``nbytes`` are the bytes of the tensors that are never compressed."""
+        stats, ledger = owner.step.stats, owner.watchdog.ledger
         for spec in (owner.step.specs[position] for position in positions):
             nbytes += spec.numel * (2 if way == FP16 else spec.accumulator.itemsize)
             if way == FP16:
                 stats.count_bytes("carrier", spec.accumulator.itemsize)
-        stats.count_bytes("dense", nbytes + sum(owner.functions.dense_bytes.values()))
+        stats.count_bytes("dense", nbytes)
         ledger.begin(DENSE_STEP)
         ledger.end(DENSE_STEP)
 

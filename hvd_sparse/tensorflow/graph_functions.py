@@ -108,9 +108,9 @@ class GraphFunctions:
         """By name, the number of each tensor's last ticket."""
         self.traced: set[str] = set()
         """Names of the tensors for which some graph has a call of ``send`` or ``send_dense``."""
-        self.dense_bytes: dict[str, int] = {}
-        """By name, the bytes of the tensors for which no graph has a call of either."""
         self._counted: StepRun | None = None
+        self._counted_calls: list[Mapping[str, int]] = []
+        """For the step ``_counted``, each ``beside`` (see ``send``) that was counted."""
         self._is_closed = False
         self.follower: Follower | None = None
         self.recorder: Recorder | None = None
@@ -143,6 +143,7 @@ class GraphFunctions:
         scale: Value,
         way: Value = SPARSE,
         *,
+        beside: Mapping[str, int] | None = None,
         is_joined: bool = False,
     ) -> tuple[Value, ...]:
         """Compress a tensor. Return a small array (the carrier) for Horovod to reduce in its place,
@@ -153,6 +154,8 @@ class GraphFunctions:
         token : the ``runtime_token`` of the tensor's variable
         scale : the loss scale; with ``optimizer=``, the vector of ``Follower.beside``
         way : branch of the step, ``SPARSE`` or ``EVERYTHING``
+        beside : by name, the bytes of the tensors that Horovod reduces in the same call, and for
+            which the graph has no call of a function
         is_joined : the tensor is in a group, for which ``seal`` is called later
         """
         came_s = time.perf_counter()
@@ -166,22 +169,30 @@ class GraphFunctions:
             wire, ticket = self._step.compress(
                 position, gradient, self._noted(scale), everything=everything, is_joined=is_joined
             )
-        number = self._keep(ticket)
+        number = self._keep(ticket, beside)
         if position is not None:
             self._policy.took(position, ticket, came_s, everything=everything)
         sent = wire, np.int64(number)
         return sent if is_joined else sent + self.seal(number)
 
-    def send_dense(self, numel: int, first: np.ndarray, token: Value, scale: Value) -> np.int64:
+    def send_dense(
+        self,
+        numel: int,
+        beside: Mapping[str, int],
+        first: np.ndarray,
+        token: Value,
+        scale: Value,
+    ) -> np.int64:
         """Let a tensor of ``numel`` entries that is never compressed enter the step, and return its
-        number. ``first`` is the first entry of its gradient, so that the call waits for it."""
+        number. ``first`` is the first entry of its gradient, so that the call waits for it;
+        ``beside`` is as in ``send``."""
         position = self.position(token)
         if position is None:
             _, ticket = self._poison(numel, first.dtype)
         else:
             nbytes = numel * first.itemsize
             ticket = self._step.enter_dense(position, self._noted(scale), nbytes)
-        return np.int64(self._keep(ticket))
+        return np.int64(self._keep(ticket, beside))
 
     def _poison(self, numel: int, dtype: np.dtype) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
@@ -193,16 +204,17 @@ class GraphFunctions:
     def _noted(self, scale: Value) -> float:
         return float(scale) if self.follower is None else self.follower.note(scale)
 
-    def _keep(self, ticket: Ticket) -> int:
+    def _keep(self, ticket: Ticket, beside: Mapping[str, int] | None) -> int:
         """Store a ticket until ``receive`` is called with the number that this method returns."""
         if ticket.run is not self._counted:  # the step's first
-            self._counted = ticket.run
+            self._counted_calls, self._counted = [], ticket.run
             # TensorFlow calls no ``receive`` for tensors that a failed step has not reached.
             for old, each in list(self._tickets.items()):
                 if each.run.failure is not None:
                     self._tickets.pop(old, None)
-            if self.dense_bytes:
-                self._step.stats.count_bytes("dense", sum(self.dense_bytes.values()))
+        if beside and not any(each is beside for each in self._counted_calls):
+            self._counted_calls.append(beside)
+            self._step.stats.count_bytes("dense", sum(beside.values()))
         last = self._tickets.get(self._last_numbers.get(ticket.key, -1))
         if last is not None and last.run is not ticket.run and last.run.failure is None:
             self._abandon(last)

@@ -8,8 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
+from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
+from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
 from hvd_sparse.types import Params, Report
@@ -28,8 +30,8 @@ class LocalSteps(LocalStepsBase):
     ----------
     variables : a built model, its trained variables, or a callable that returns them
     compression : function of a list of variables that makes the compressor, for example
-        ``functools.partial(Compression.topk, density=1 / 64)``; ``hvd_sparse.torch.LocalSteps``
-        lists the compressors that cannot be used
+        ``functools.partial(Compression.topk, density=1 / 64)``; not with groups="planned".
+        ``hvd_sparse.torch.LocalSteps`` lists further compressors that cannot be used
     every : number of local steps between two exchanges
     outer_lr, outer_momentum, nesterov : settings of SGD in the outer step
 
@@ -92,6 +94,15 @@ class LocalSteps(LocalStepsBase):
             anchor.assign(variable)
         self._run: Any = tf.function(self._reduce)
 
+    def _take(self, compressor: Compressor) -> None:
+        super()._take(compressor)
+        if isinstance(compressor, Compressor) and compressor.configuration.groups == PLANNED:
+            compressor.close()
+            raise InvalidOption(
+                f"groups is {PLANNED!r}, but the graph of LocalSteps cannot change its groups: "
+                "leave groups out"
+            )
+
     def _exchange(self) -> None:
         known = {variable.ref() for variable in self._variables}
         for variable in self._source.variables():
@@ -122,13 +133,14 @@ class LocalSteps(LocalStepsBase):
         taken : number of local steps since the last exchange
         anchors : the variables' values after the last exchange, in the order of the variables
         velocities : momentum of the outer step, in the same order; empty without ``outer_momentum``
-        compressor : the compressor's state
+        compressor : the compressor's state; None for ``Compression.nothing`` and Horovod's
+            compressors, which have no state
         """
         return {
             "taken": self.taken,
             "anchors": [anchor.numpy() for anchor in self._anchors],
             "velocities": [velocity.numpy() for velocity in self._velocities],
-            "compressor": self.compressor.state_dict(),
+            "compressor": self._state_of_compressor(),
         }
 
     def load_state_dict(self, state: Report) -> None:
@@ -136,7 +148,8 @@ class LocalSteps(LocalStepsBase):
 
         Raises
         ------
-        InvalidOption : only one of the state and this object has an outer momentum
+        InvalidOption : only one of the state and this object has an outer momentum, or a
+            compressor with a state
         RankMismatch : the state is of another model or configuration
         """
         if bool(state["velocities"]) != bool(self._velocities):
@@ -145,7 +158,7 @@ class LocalSteps(LocalStepsBase):
                 f"{self._momentum}: make LocalSteps with the outer_momentum of the run that saved "
                 "the state"
             )
-        self.compressor.load_state_dict(state["compressor"])
+        self._load_compressor(state["compressor"])
         self.taken = state["taken"]
         for kept, name in ((self._anchors, "anchors"), (self._velocities, "velocities")):
             for variable, value in zip(kept, state[name]):

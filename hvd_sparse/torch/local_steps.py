@@ -167,13 +167,14 @@ class LocalSteps(LocalStepsBase):
 
         taken : number of local steps since the last exchange
         anchors : for each parameter, by name, its anchor: its value after the last exchange
-        outer, compressor : the states of the outer optimizer and of the compressor
+        outer, compressor : the states of the outer optimizer and of the compressor; None for
+            ``Compression.nothing`` and Horovod's compressors, which have no state
         """
         return {
             "taken": self.taken,
             "anchors": {name: anchor.detach().clone() for name, anchor in self._anchors},
             "outer": copy.deepcopy(self.outer.state_dict()),
-            "compressor": self.compressor.state_dict(),
+            "compressor": self._state_of_compressor(),
         }
 
     @torch.no_grad()
@@ -182,7 +183,8 @@ class LocalSteps(LocalStepsBase):
 
         Raises
         ------
-        InvalidOption : the state has other parameters
+        InvalidOption : the state has other parameters, or only one of the state and this object
+            has a compressor with a state
         RankMismatch : the state has another configuration
         """
         anchors: Mapping[str, torch.Tensor] = state["anchors"]
@@ -192,7 +194,7 @@ class LocalSteps(LocalStepsBase):
                 f"{', '.join(name for name, _ in self._anchors)}: load the state into the same "
                 "model"
             )
-        self.compressor.load_state_dict(state["compressor"])
+        self._load_compressor(state["compressor"])
         self.outer.load_state_dict(state["outer"])
         self.taken = state["taken"]
         for name, anchor in self._anchors:

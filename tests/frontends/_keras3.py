@@ -226,6 +226,10 @@ def callbacks_of_ours_do_what_horovods_cannot(name):
     expected = [RATE * (1 + (ranks - 1) * min(n / 16, 1)) / ranks for n in range(1, 25)]
     np.testing.assert_allclose(rates, expected, rtol=1e-6)
     np.testing.assert_allclose(told["lr"], [expected[7], RATE, RATE], rtol=1e-6)
+    logs = {"f1": np.array([hvd.rank(), 1.0], np.float32), "loss": hvd.rank()}
+    callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    mean = (ranks - 1) / 2
+    assert logs["f1"].tolist() == [mean, 1.0] and logs["loss"] == mean
 
 
 @cases

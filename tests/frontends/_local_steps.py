@@ -205,6 +205,23 @@ def a_checkpoint_in_the_middle_goes_on(name):
     assert half.digest() == whole.digest()
 
 
+@cases
+def horovods_own_compressor_has_no_state(name):
+    training = Training(name, 2, method=lambda *_, **__: hvd.Compression.none, **OUTER)
+    for step in range(3):
+        training.descend(step)
+        training.local.advance()
+    state, anchors = copy.deepcopy(training.local.state_dict()), training.arrays()
+    assert state["compressor"] is None and state["taken"] == 1
+    training.local.exchange()
+    training.local.load_state_dict(state)
+    assert training.local.taken == 1
+    training.assign(anchors)
+    training.local.exchange()
+    assert training.is_alike()
+    assert "counts nothing" in caught(training.local.stats)
+
+
 made = partial(Compression.topk, density=0.1)
 
 

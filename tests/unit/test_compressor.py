@@ -56,6 +56,20 @@ def test_local_steps_in_an_elastic_run_are_refused(make, monkeypatch):
                 local._take(compressor)
 
 
+def test_local_steps_save_nothing_of_a_compressor_that_has_no_state(make):
+    """As Horovod's own and ``Compression.nothing``."""
+    with_state, without = (LocalStepsBase(make, 2, 1.0, 0.0, False) for _ in range(2))
+    with_state._take(make())
+    without._take(object())
+    assert without._state_of_compressor() is None
+    without._load_compressor(None)
+    for local, state in ((with_state, None), (without, with_state._state_of_compressor())):
+        with pytest.raises(InvalidOption, match="compression of the run that saved the state"):
+            local._load_compressor(state)
+    with pytest.raises(InvalidOption, match=r"counts nothing: leave stats\(\) out"):
+        without.stats()
+
+
 @pytest.mark.parametrize(
     ("options", "is_refused"),
     [

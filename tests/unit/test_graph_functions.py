@@ -18,11 +18,14 @@ from hvd_sparse.errors import InvalidOption, SparseError
 from hvd_sparse.kernels import reference
 from hvd_sparse.plan.policy import Policy
 from hvd_sparse.step.step import Step
+from hvd_sparse.telemetry.contract import numbers_of
 from hvd_sparse.tensorflow import (
     Compression,
     LocalSteps,
+    LogMetrics,
     TensorflowCompressor,
     elastic,
+    graph,
     graph_functions,
     local_steps,
 )
@@ -153,6 +156,75 @@ def test_a_compressor_that_was_closed_before_its_first_step_takes_no_name_later(
     another.close()
 
 
+def test_a_compressor_whose_variables_are_refused_leaves_its_name_free(monkeypatch):
+    members = Unconnected()
+    members.included = lambda: True
+    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
+    options = {"name": "free", "process_set": members, "min_numel": 1, "groups": "planned"}
+    twins = [tf.Variable(tf.ones((50, 40)), name="same") for _ in range(2)]
+    refused = Compression.topk(twins, density=0.1, **options)
+    with pytest.raises(InvalidOption, match="two variables are called 'same:0'"):
+        refused.resolve()
+    assert not hasattr(refused, "watchdog")
+    another = Compression.topk(twins[:1], density=0.1, **options)
+    another.resolve()
+    another.close()
+    refused.close()
+
+
+def test_dense_tensors_count_once_in_each_step_that_sends_them(rank_0, monkeypatch):
+    """Also with two networks, and if a loss scale is found after the first trace."""
+    members, calls = Unconnected(), []
+
+    def record(function, inputs, dtypes, *, name):
+        calls.append(function)
+        return graph_functions.call_numpy(function, inputs, dtypes, name=name)
+
+    monkeypatch.setattr(graph, "call_numpy", record)
+    networks = [[tf.Variable(tf.ones((50, 40))), tf.Variable(tf.ones(n))] for n in (3, 5)]
+    options = {"min_numel": 100, "allow_dense": False, "process_set": members, "name": "two"}
+    compressor = Compression.topk([*networks[0], *networks[1]], density=0.1, **options)
+
+    def trace(network):
+        with tf.GradientTape() as plain:
+            loss = sum(tf.reduce_sum(3.0 * variable) for variable in network)
+        tape = hvd.DistributedGradientTape(plain, compression=compressor, process_set=members)
+        tape.gradient(loss, network)
+        return next(
+            each for each in reversed(calls) if getattr(each, "func", each).__name__ == "send"
+        )
+
+    sends = [trace(network) for network in networks]
+    compressor.step.meet(0, 2)
+    tokens, counted = list(compressor.functions._tokens), []
+    assert len(compressor.functions._tokens) == 4
+
+    def step(*numbers):
+        for number in numbers:
+            sends[number](np.ones(2000, np.float32), tokens[2 * number], 1.0)
+        counted.append(compressor.stats()["dense_bytes"] - sum(counted))
+
+    for numbers in ((0,), (0,), (1,), (0, 1)):
+        step(*numbers)
+    assert counted == [12, 12, 20, 32]
+    compressor.scale_by(SimpleNamespace(loss_scale=2.0))
+    sends[0] = trace([*networks[1], *networks[0]])
+    step(0)
+    assert counted[-1] == 0, "the tensor that is never compressed is counted by send_dense"
+    compressor.close()
+
+
+def test_entries_of_a_metric_that_is_an_array_are_logged_one_by_one():
+    told = []
+    compression = SimpleNamespace(
+        configuration=worlds.configure(), log=lambda **metrics: told.append(numbers_of(metrics))
+    )
+    logs = {"loss": 0.5, "step": tf.constant(3.0), "f1": np.array([0.25, 1.0], np.float32)}
+    LogMetrics(compression).on_epoch_end(0, {**logs, "confusion": [[1, 2], [3, 4]]})
+    cells = {f"confusion/{cell}": cell + 1 for cell in range(4)}
+    assert told == [{"loss": 0.5, "my_step": 3.0, "f1/0": 0.25, "f1/1": 1.0, **cells}]
+
+
 def noting(told):
     """Return a compressor that only notes what a state asks of it."""
     asked = {name: lambda name=name: told.append(name) for name in ("commit", "go_back", "rejoin")}
@@ -206,6 +278,14 @@ def test_local_steps_refuse_a_state_whose_outer_velocity_would_be_lost(momentum,
     local = SimpleNamespace(_velocities=velocities, _momentum=momentum)
     with pytest.raises(InvalidOption, match=f"has {len(saved)} velocities, and outer_momentum"):
         LocalSteps.load_state_dict(local, {"velocities": saved})
+
+
+def test_local_steps_refuse_groups_that_they_would_never_plan():
+    make = partial(Compression.topk, density=0.1, groups="planned", process_set=Unconnected())
+    weights = [tf.Variable(tf.ones((50, 40)))]
+    for _ in range(2):  # the refused compressor is closed
+        with pytest.raises(InvalidOption, match=r"groups is 'planned'.*leave groups out"):
+            LocalSteps(weights, compression=partial(make, name="local"), every=1)
 
 
 def test_local_steps_broadcast_and_exchange_in_the_process_set_of_their_compressor(monkeypatch):

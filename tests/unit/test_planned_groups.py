@@ -11,6 +11,7 @@ from unit.timings import adopted, measure, samples, told
 
 from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.kernels import reference
+from hvd_sparse.plan import decisions
 from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import GroupPlan
 from hvd_sparse.plan.measurements import (
@@ -44,6 +45,14 @@ def planned_with(wires, seen=None, gap_s=0.01):
     seen = {spec.key: [3, 4, 5] for spec in SPECS} if seen is None else seen
     times, each = [samples(*wire) for wire in wires], told(SPECS, seen, gap_s)
     return make_plan(CONFIGURATION, SPECS, [each] * len(wires), times, DEFAULT)
+
+
+def test_of_plans_that_differ_by_rounding_the_one_with_fewest_messages_is_chosen(monkeypatch):
+    def almost_equal(instance, parts):
+        return 1.0 - 1e-15 * len(parts)
+
+    monkeypatch.setattr(decisions, "partition_end_s", almost_equal)
+    assert len(planned_with([(1e-3, 1e-9)]).groups) == 1
 
 
 def test_a_step_begins_with_the_first_gradient_after_a_result_or_with_one_that_comes_twice():

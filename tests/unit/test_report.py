@@ -143,6 +143,20 @@ def test_a_restart_that_loads_its_state_after_its_first_record_keeps_earlier_rec
     assert run.about["name"] == "then"
 
 
+def test_a_restart_replaces_metrics_by_their_own_numbers_of_steps(tmp_path):
+    """They may be ahead of the compressor's number, which leaves out dense steps of ``auto``."""
+    path, step = tmp_path / "run.jsonl", {"step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
+    first = [line("run", 0, 0.0), line("step", 1, 0.1, **step), line("metrics", 40, 1.0, loss=4.0)]
+    first += [line("step", 10, 1.2, **step), line("metrics", 60, 1.5, loss=6.0)]
+    first += [line("step", 40, 2.0, **step), line("metrics", 80, 2.0, loss=8.0)]
+    then = [line("run", 20, 0.0), line("step", 21, 0.5, **step), line("metrics", 80, 1.0, loss=1.0)]
+    path.write_text("\n".join([*first, *then]))
+    run = read_run("x", path)
+    assert run.curve("loss", "step") == ([40, 60, 80], [4.0, 6.0, 1.0])
+    assert run.curve("bytes_sent", "step", "step")[0] == [1, 10, 21]
+    assert run.curve("loss", "seconds")[0] == [1.0, 1.5, 2.5]
+
+
 def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
     path = tmp_path / "run.jsonl"
     first = [line("metrics", s, s / 10, loss=1.0, bytes_sent=5.0) for s in (10, 20, 30)]

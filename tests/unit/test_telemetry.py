@@ -348,6 +348,24 @@ def test_a_metric_that_is_no_number_is_refused_and_nan_is_null(tmp_path):
     assert json.loads(line)["loss"] is None and json.loads(line)["accuracy"] == 0.5
 
 
+def test_a_step_may_be_an_integer_of_any_kind_and_nothing_else(tmp_path, make):
+    compressor = make(configure(telemetry={"id": "jsonl", "path": str(tmp_path / "run.jsonl")}))
+    compressor._start(0, 0)
+    silent = make()  # as a rank that does not write
+    for log in (compressor.log, silent.log, JsonLines(str(tmp_path / "own.jsonl")).open().log):
+        log(step=np.int64(3), loss=0.5)
+        log(step=np.array(4), loss=np.float32(0.25))
+        for step in ("four", [4], float("nan")):
+            with pytest.raises(InvalidOption, match=r"step of log\(\) is .* an integer"):
+                log(step=step, loss=0.5)
+        with pytest.raises(InvalidOption, match="metric 'loss' is"):
+            log(step=5, loss=np.ones(2))
+    compressor.close()
+    for name in ("run", "own"):
+        lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
+        assert [each["step"] for each in lines if each["event"] == "metrics"] == [3, 4]
+
+
 PROGRAM = """
 import sys
 import worlds
