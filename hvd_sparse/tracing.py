@@ -147,7 +147,7 @@ class TraceFile:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[TextIO | None]:
-        """Return a context for writing to the file, which is None if it was closed. An error ends
+        """Return a context that yields the file, or None if it is closed. An error of writing ends
         the timeline."""
         with self._lock:
             try:

@@ -102,7 +102,7 @@ class Run:
         "seconds". If a step has several values, use the last."""
         points = {}
         for each in self.of(event):
-            values = each.get("total", each)
+            values = each["total"] if event == "step" else each
             if name in values:
                 points[each["step"]] = each[over], values[name]
         known = [point for point in points.values() if point[1] is not None]
@@ -175,14 +175,15 @@ def read_run(name: str, path: Path) -> Run:
     """Return the run in a file. If a restart repeated steps, the later records replace the earlier
     ones. Raises InvalidOption if the file cannot be read or has no records."""
     run, last_s = Run(name, path), 0.0
-    starts: list[list[Report]] = [[]]
-    """The records after each start of the program."""
+    starts: list[tuple[int, list[Report]]] = [(0, [])]
+    """For each start of the program, the number of steps completed before, 0 if it is unknown, and
+    the records after it."""
     for record in _records_in(path):
         is_about = record["event"] == "run"
         # The "seconds" of a restart begin at 0. Its first record is "run" or, without a compressor,
         # one of metrics.
         if is_about or record["seconds"] < last_s:
-            starts.append([])
+            starts.append((record["step"] if is_about else 0, []))
             last_s = 0.0
         if is_about:
             names = [about.get("name") for about in (run.about or record, record)]
@@ -195,9 +196,9 @@ def read_run(name: str, path: Path) -> Run:
             continue
         if record["event"] == "metrics":
             last_s = record["seconds"]
-        starts[-1].append(record)
-    for later in starts:
-        run.records = _continued(run.records, later)
+        starts[-1][1].append(record)
+    for before, later in starts:
+        run.records = _continued(run.records, before, later)
     if not run.records:
         raise InvalidOption(
             f"run {str(path)!r} has no records: train at least one step with telemetry='jsonl'"
@@ -227,14 +228,15 @@ def _records_in(path: Path) -> Iterator[Report]:
             ) from None
 
 
-def _continued(earlier: Sequence[Report], later: Sequence[Report]) -> list[Report]:
+def _continued(earlier: Sequence[Report], before: int, later: Sequence[Report]) -> list[Report]:
     """Return the records before a restart, without those that the restart repeated, and those after
     it. Steps and metrics are compared separately, because a program may number its metrics by steps
-    of its own."""
+    of its own. If the restart has no records of a kind yet, ``before`` tells where it began."""
     firsts: dict[str, int] = {}
     for each in later:
         firsts.setdefault(each["event"], each["step"])
-    kept = [each for each in earlier if each["step"] < firsts.get(each["event"], math.inf)]
+    usual = before + 1 if before else math.inf
+    kept = [each for each in earlier if each["step"] < firsts.get(each["event"], usual)]
     offset_s = max((each["seconds"] for each in kept), default=0.0)
     return [*kept, *({**each, "seconds": each["seconds"] + offset_s} for each in later)]
 

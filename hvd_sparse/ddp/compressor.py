@@ -46,6 +46,7 @@ class DdpCompressor(ParameterCompressor):
     """A compressor of the gradients of one DDP model; ``hvd_sparse.ddp.register`` creates it."""
 
     clips_all_gradients = True
+    counts_in_groups = True
     way_of_gradients = (
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync(); if some parameters get no gradient, "

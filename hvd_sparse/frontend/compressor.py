@@ -270,7 +270,8 @@ class Compressor:
 
     def log(self, *, step: int | None = None, **metrics: Option) -> None:
         """Pass metrics of the training to the writers of ``telemetry=``, for example
-        ``log(loss=loss.item())``. The call has no effect on ranks that have no writers.
+        ``log(loss=loss.item())``. Ranks without writers only check the arguments. If a metric is a
+        tensor on a GPU, every rank waits for it.
 
         Parameters
         ----------

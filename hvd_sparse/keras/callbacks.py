@@ -21,7 +21,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     """Broadcast the variables of the model and of the optimizer from ``root_rank`` to the ranks of
     ``process_set`` (by default all). The broadcast follows the first batch, because this batch may
     build the variables. Metrics and states of random generators are not broadcast, nor are the
-    model's variables that were passed to ``register_local_var``."""
+    model's variables that were passed to ``register_local_var``. The optimizer's moments of these
+    variables are broadcast."""
 
     def __init__(
         self, root_rank: int = 0, process_set: ProcessSet = hvd.global_process_set

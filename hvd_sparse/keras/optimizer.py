@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import keras
 import tensorflow as tf
@@ -65,7 +65,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, **options: Option) -> Val
 
 
 def PartialDistributedGradientTape(
-    gradtape: tf.GradientTape, *, local_layers: Value = (), **options: Option
+    gradtape: tf.GradientTape, *, local_layers: Value = None, **options: Option
 ) -> Value:
     """Return a ``DistributedGradientTape`` that does not reduce the gradients of some layers. Like
     Horovod's tape of this name, it divides these gradients by the number of ranks, unless
@@ -74,11 +74,12 @@ def PartialDistributedGradientTape(
     Parameters
     ----------
     gradtape : the tape to wrap
-    local_layers : a layer, or a list of layers, whose variables this rank trains alone
+    local_layers : a layer, or a list of layers, whose variables this rank trains alone; None, the
+        default, for none
     options : as for ``DistributedGradientTape``
     """
     tape = DistributedGradientTape(gradtape, **options)
-    for layer in [local_layers] if isinstance(local_layers, keras.Layer) else local_layers:
+    for layer in [local_layers] if isinstance(local_layers, keras.Layer) else local_layers or ():
         for variable in layer.trainable_weights:
             tape.register_local_source(variable)
     return tape
@@ -103,7 +104,8 @@ def DistributedOptimizer(
     gradients once for all accumulated batches. If a ``LossScaleOptimizer`` is used as well, an
     allreduce after every batch tells all ranks whether the gradients of all ranks are finite.
     As with Horovod, ``optimizer.register_local_var(variable)``, called before the first step,
-    excludes a variable from the averaging.
+    excludes a variable from the averaging. Its gradient is divided by the number of ranks, unless
+    ``scale_local_gradients`` is false.
 
     Parameters
     ----------
@@ -112,7 +114,7 @@ def DistributedOptimizer(
     backward_passes_per_step : must be 1; use the optimizer's own ``gradient_accumulation_steps``
     options : options of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the
-        compression plans groups), ``process_set``, ``sparse_as_dense``
+        compression plans groups), ``process_set``, ``sparse_as_dense``, ``scale_local_gradients``
 
     Raises
     ------
@@ -150,9 +152,13 @@ def DistributedOptimizer(
                 now._local_sources = tape._local_sources
                 return now.gradient(gradients, values)  # type: ignore[no-any-return]
 
-    local = {"register_local_var": staticmethod(tape.register_local_source)}
+    local: dict[str, Value] = {
+        "register_local_var": staticmethod(tape.register_local_source),
+        "_hvd_sparse_process_set": options.get("process_set"),
+        "_hvd_sparse_local": tape._local_sources,
+    }
     if accumulates:
-        derive(optimizer, _Agreeing, _hvd_sparse_process_set=options.get("process_set"), **local)
+        derive(optimizer, _Agreeing, **local)
     derive(
         inner if accumulates else optimizer,
         _ReducingScaled if is_scaling and not accumulates else _Reducing,
@@ -217,23 +223,11 @@ class _Reducing(_Distributed):
         return super()._clip_gradients(reduced)  # type: ignore[misc,no-any-return]
 
 
-class _ReducingScaled(_Distributed):
-    """Mixin with which a ``LossScaleOptimizer`` averages gradients before it checks them for NaN,
-    so that all ranks skip the same steps."""
-
-    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
-        own: Optimizer = self
-        given = own._trainable_variables if trainable_variables is None else trainable_variables
-        variables = list(given)
-        if not own.built:  # the compressor reads the scale before Keras would create it
-            own.build(variables)
-        super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
-
-
 class _Agreeing(_Distributed):
-    """Mixin for a ``LossScaleOptimizer`` whose inner optimizer accumulates gradients and averages
-    them over the ranks. After every batch, all ranks learn whether the gradients of every rank are
-    finite, so that all ranks skip the same batches."""
+    """Mixin for a ``LossScaleOptimizer`` that checks gradients which differ between the ranks, for
+    example because its inner optimizer accumulates and averages them. After every batch, all ranks
+    learn whether the gradients of every rank are finite, so that all ranks skip the same
+    batches."""
 
     _hvd_sparse_process_set: ProcessSet
 
@@ -247,6 +241,27 @@ class _Agreeing(_Distributed):
         with tf.name_scope(SCOPE):
             least = hvd.allreduce(mine, op=hvd.Min, name=name, process_set=members)
         return least > 0
+
+
+class _ReducingScaled(_Agreeing):
+    """Mixin with which a ``LossScaleOptimizer`` averages gradients before it checks them for NaN,
+    so that all ranks skip the same steps."""
+
+    _hvd_sparse_local: Collection[Value]
+
+    def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
+        own: Optimizer = self
+        given = own._trainable_variables if trainable_variables is None else trainable_variables
+        variables = list(given)
+        if not own.built:  # the compressor reads the scale before Keras would create it
+            own.build(variables)
+        super().apply(self._reduce(grads, variables), variables)  # type: ignore[misc]
+
+    def check_finite(self, grads: Sequence[Value]) -> Value:
+        # Averages are equal on all ranks, and gradients of local variables are not.
+        if self._hvd_sparse_local:
+            return super().check_finite(grads)
+        return super(_Agreeing, self).check_finite(grads)  # type: ignore[misc]
 
 
 def _check(optimizer: Optimizer, backward_passes_per_step: int) -> None:

@@ -143,8 +143,9 @@ class Builder:
         selection. If they were applied after the exchange, they would be wrong for entries that
         arrive rarely. The optimizer itself only applies the result. In every step the memory takes
         momentum, betas, weight decay and similar settings from the tensor's parameter group. In a
-        step at learning rate 0, the memory sends nothing and keeps all entries. ``terngrad`` and
-        ``signsgd`` do not accept this option, because they have no residual. None by default
+        step at learning rate 0, the memory sends nothing, keeps the residual and drops the
+        gradient. ``terngrad`` and ``signsgd`` do not accept this option, because they have
+        no residual. None by default
     steps : number of steps in the run; requires ``optimizer``. Unless ``schedule`` is given, the
         density then follows the learning rate (schedule "learning_rate"). The mean density is
         ``density`` or, if ``density`` is not given, max(0.002, 5 / steps), at most 0.01. The

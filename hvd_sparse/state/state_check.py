@@ -94,9 +94,10 @@ def differences_of(
     if version != STATE_VERSION:
         return [f"its version is {version!r}, but this version of hvd_sparse reads {STATE_VERSION}"]
     check_form(state)
-    shared = [spec for spec in specs if spec.key in state["model"]]
-    found = _of_options(state["config"], configuration, shared, strict)
-    found += _of_model(state["model"], specs, strict)
+    ours = {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in specs}
+    same = [spec for spec in specs if state["model"].get(spec.key) == ours[spec.key]]
+    found = _of_options(state["config"], configuration, same, strict)
+    found += _of_model(state["model"], ours, strict)
     unknown = [key for key in state["tensors"] if key not in kept and strict]
     found = found or [
         *_of_place(state, place),
@@ -113,15 +114,15 @@ RULED = (("selector", "density"), ("schedule", "value"))
 
 
 def _of_options(
-    saved: State, configuration: Configuration, shared: Sequence[TensorSpec], strict: bool
+    saved: State, configuration: Configuration, same: Sequence[TensorSpec], strict: bool
 ) -> list[str]:
     options = {option: value for option, value in saved.items() if option not in LOCAL}
     ours = configuration.describe()
     try:
         its = Configuration.create(**options)
         theirs = its.describe()
-        # Densities may have other names and globs, if both give the shared tensors the same.
-        are_alike = _densities(its, shared) == _densities(configuration, shared)
+        # Densities may have other names and globs, if they are equal for the tensors ``same``.
+        are_alike = _densities(its, same) == _densities(configuration, same)
     except (SparseError, *MALFORMED) as error:
         return [f"its configuration is not valid in this version: {error}"]
     for part, option in RULED if are_alike else ():
@@ -153,8 +154,7 @@ def _densities(configuration: Configuration, specs: Sequence[TensorSpec]) -> dic
     }
 
 
-def _of_model(saved: Mapping[str, str], specs: Sequence[TensorSpec], strict: bool) -> list[str]:
-    ours = {spec.key: f"{list(spec.shape)} {spec.dtype}" for spec in specs}
+def _of_model(saved: Mapping[str, str], ours: Mapping[str, str], strict: bool) -> list[str]:
     found = [f"tensor {key!r} is new" for key in ours if key not in saved and strict]
     found += [f"tensor {key!r} is no longer there" for key in saved if key not in ours and strict]
     changed = [key for key in saved if key in ours and saved[key] != ours[key]]

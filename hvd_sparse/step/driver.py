@@ -242,6 +242,7 @@ class Driver:
             self._coming = [each for each in self._coming if each[0] is not bucket]
         generator = self.step.converse(bucket, run)
         bucket.is_exchanged = True
+        run.is_reported |= bool(run.errors)  # the message has them
         name = f"hvd_sparse.{self.name}.{bucket.index}"
         self._under_way[bucket] = Conversation(generator, self.collective, name)
 

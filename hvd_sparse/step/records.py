@@ -84,7 +84,7 @@ class StepRun:
 
     entered, completed : tensors whose gradients have arrived, and those whose results are returned
     errors : errors of this rank about unregistered tensors
-    is_reported : a carrier reports one of these errors to the other ranks
+    is_reported : a carrier or a message reports one of these errors to the other ranks
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
     nonfinite : tensors whose result is NaN, because of which the step has no effect

@@ -150,11 +150,15 @@ def whole_of(step: Option) -> int:
     """Return the option ``step`` of ``log`` as an int. Programs give integers of numpy, torch and
     TensorFlow too, which writers cannot convert."""
     try:
-        return int(step)
+        number = int(step)
+        is_whole = bool(number == step)
     except UNREADABLE:
+        is_whole = False
+    if not is_whole:
         raise InvalidOption(
             f"step of log() is {step!r}: give the number of completed steps, an integer"
-        ) from None
+        )
+    return number
 
 
 def numbers_of(metrics: Mapping[str, Option]) -> dict[str, float | None]:

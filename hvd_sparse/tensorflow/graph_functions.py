@@ -162,7 +162,7 @@ class GraphFunctions:
         position = self.position(token)
         everything = bool(way == EVERYTHING)
         if position is None:
-            wire, ticket = self._poison(gradient.size, gradient.dtype)
+            wire, ticket = self._poison(gradient.size, gradient.dtype, has_carrier=True)
         else:
             if self.witness is not None and self.witness.position == position:
                 self.witness.look()
@@ -188,18 +188,21 @@ class GraphFunctions:
         ``beside`` is as in ``send``."""
         position = self.position(token)
         if position is None:
-            _, ticket = self._poison(numel, first.dtype)
+            _, ticket = self._poison(numel, first.dtype, has_carrier=False)
         else:
             nbytes = numel * first.itemsize
             ticket = self._step.enter_dense(position, self._noted(scale), nbytes)
         return np.int64(self._keep(ticket, beside))
 
-    def _poison(self, numel: int, dtype: np.dtype) -> tuple[np.ndarray, Ticket]:
+    def _poison(
+        self, numel: int, dtype: np.dtype, *, has_carrier: bool
+    ) -> tuple[np.ndarray, Ticket]:
         error = UnknownGradient(
             f"a gradient of {numel} entries belongs to no registered variable: give the "
             "compressor all variables that the tape or optimizer has"
         )
-        return self._step.poison(error, f"of {numel} entries", dtype)
+        key = f"of {numel} entries"
+        return self._step.poison(error, key, dtype, has_carrier=has_carrier)
 
     def _noted(self, scale: Value) -> float:
         return float(scale) if self.follower is None else self.follower.note(scale)

@@ -415,6 +415,16 @@ def test_not_strictly_densities_are_compared_for_the_shared_tensors_alone(make, 
         denser.load_state_dict(old.state_dict(), strict=False)
 
 
+def test_a_tensor_that_was_too_small_to_be_compressed_is_told_by_its_shape(make):
+    density = {"t1": 0.1, "t0": 0.1}
+    small = replace(SPECS[1], shape=(2, 2))
+    old = make(configure("topk", {"t0": 0.1}, min_numel=9), [SPECS[0], small])
+    new = make(configure("topk", density, min_numel=9))
+    with pytest.raises(RankMismatch, match=r"tensor 't1' was \[2, 2\] float32 and is") as raised:
+        new.load_state_dict(old.state_dict(), strict=False)
+    assert "not valid" not in str(raised.value)
+
+
 def test_not_strictly_lists_of_groups_are_compared_only_where_they_change_the_selection(make):
     for over, error in (("tensor", None), ("group", RankMismatch)):
         options = {"select_over": over}

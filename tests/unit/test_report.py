@@ -157,16 +157,24 @@ def test_a_restart_replaces_metrics_by_their_own_numbers_of_steps(tmp_path):
     assert run.curve("loss", "seconds")[0] == [1.0, 1.5, 2.5]
 
 
+def test_a_restart_replaces_metrics_before_it_has_metrics_of_its_own(tmp_path):
+    path, step = tmp_path / "run.jsonl", {"step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
+    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
+    path.write_text("\n".join([*first, line("run", 20, 0.0), line("step", 21, 0.5, **step)]))
+    run = read_run("x", path)
+    assert run.curve("loss", "step")[0] == [10, 20] and run.records[-1]["seconds"] == 2.5
+
+
 def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
     path = tmp_path / "run.jsonl"
     first = [line("metrics", s, s / 10, loss=1.0, bytes_sent=5.0) for s in (10, 20, 30)]
     then = [line("metrics", s, s / 10 - 1.5, loss=2.0, bytes_sent=7.0) for s in (20, 30, 30)]
-    path.write_text("\n".join([*first, *then, line("metrics", 30, 1.6, accuracy=0.5)]))
+    path.write_text("\n".join([*first, *then, line("metrics", 30, 1.6, total=0.5)]))
     run = read_run("x", path)
     assert run.curve("loss", "step") == ([10, 20, 30], [1.0, 2.0, 2.0])
     assert run.curve("loss", "seconds")[0] == [1.0, 1.5, 2.5]
     assert run.bytes_sent("step") == ([10, 20, 30], [50, 120, 190])
-    assert run.curve("accuracy", "step") == ([30], [0.5])
+    assert run.curve("total", "step") == ([30], [0.5])
 
 
 def test_an_incomplete_line_before_a_restart_loses_only_itself(tmp_path, capsys):

@@ -6,6 +6,7 @@ import pickle
 import weakref
 from collections import defaultdict
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption, SparseError
-from hvd_sparse.frontend.torch.applying import STEPS
+from hvd_sparse.frontend.torch.applying import MOMENTS
+from hvd_sparse.frontend.torch.optimizer import STEPS
 from hvd_sparse.kernels.torch.vector import DeviceVector
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -170,6 +172,24 @@ def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name, density):
     assert_same_bits(again.train(range(6, 12)), whole)
 
 
+@pytest.mark.parametrize("first", ["state", "compressor"])
+@pytest.mark.parametrize(
+    ("name", "more"), [("muon", {}), ("adamw", {}), ("sgd", {"density": 1.0}), ("sgd", CORRECTED)]
+)
+def test_this_rank_keeps_its_moments_if_the_state_of_rank_0_is_loaded(name, more, first):
+    handed = {**EVERYTHING, "density": 0.05, **more}
+    ours = Program(name, handed).train(range(6))
+    of_rank_0, compressor = ours.saved(), ours.handle.state_dict()
+    for state in of_rank_0["state"].values():
+        state.update({key: 2 * state[key] for key in MOMENTS if key in state})
+    model = DistributedDataParallel(copy.deepcopy(ours.model.module))
+    begun = SimpleNamespace(model=model, saved=lambda: of_rank_0)
+    again = Program(name, handed, begun, first=first)
+    again.handle.load_state_dict(compressor)
+    assert not any(STEPS in group for group in again.optimizer.param_groups)
+    assert_same_bits(again.train(range(6, 12)), ours.train(range(6, 12)))
+
+
 @every_optimizer
 @pytest.mark.parametrize("density", [0.05, 0.5])
 def test_a_sparse_compressors_state_has_all_that_the_optimizer_itself_asks_for(name, density):
@@ -287,17 +307,19 @@ def test_a_state_of_sgd_without_its_count_brings_the_bits_of_one_with_it():
     handed = {"density": 0.5, "min_numel": 20, "allow_dense": False}
     begun = Program("sgd", handed).train(range(4))
     state, counted = begun.handle.state_dict(), begun.saved()
-    uncounted = {name: value for name, value in counted.items() if name != STEPS}
-    assert uncounted != counted
+    uncounted = copy.deepcopy(counted)
+    assert [group.pop(STEPS) for group in uncounted["param_groups"]] == [[4, 0, 0, 0]]
+    earlier = {**uncounted, STEPS: {0: 4}}  # as earlier versions counted
     ends = []
-    for saved in (counted, uncounted):
+    for saved in (counted, uncounted, earlier):
         resumed = Program("sgd", handed)
         resumed.model.load_state_dict(begun.model.state_dict())
         resumed.optimizer.load_state_dict(copy.deepcopy(saved))  # torch trains in its tensors
         resumed.handle.load_state_dict(state)
         resumed.train(range(4, 8))
         ends.append(list(resumed.model.parameters()))
-    assert all(map(torch.equal, *ends))
+    for end in ends[1:]:
+        assert all(map(torch.equal, ends[0], end))
 
 
 def test_a_state_with_an_option_that_no_memory_knows_is_refused():

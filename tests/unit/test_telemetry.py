@@ -355,7 +355,7 @@ def test_a_step_may_be_an_integer_of_any_kind_and_nothing_else(tmp_path, make):
     for log in (compressor.log, silent.log, JsonLines(str(tmp_path / "own.jsonl")).open().log):
         log(step=np.int64(3), loss=0.5)
         log(step=np.array(4), loss=np.float32(0.25))
-        for step in ("four", [4], float("nan")):
+        for step in ("four", "4", [4], 2.7, float("nan")):
             with pytest.raises(InvalidOption, match=r"step of log\(\) is .* an integer"):
                 log(step=step, loss=0.5)
         with pytest.raises(InvalidOption, match="metric 'loss' is"):

@@ -129,7 +129,7 @@ def fallback(run=None):
 def test_a_debt_is_paid_only_by_a_step_that_was_completed_and_found_good():
     assert fallback(good_run(3)).is_paid(3)
     assert not fallback(good_run(3)).is_paid(4), "nothing is owed"
-    spoilt = StepRun(completed={3}, is_finite=False)
+    spoilt = StepRun(completed={3}, nonfinite={3})
     failed = StepRun(completed={3}, failure=RuntimeError("taken back"))
     for run in (None, StepRun(), good_run(4), spoilt, failed):
         assert not fallback(run).is_paid(3)

@@ -16,6 +16,7 @@ from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.torch.optimizer import (
     OF_EVERY_GROUP,
     OF_SCHEDULERS,
+    STEPS,
     is_decoupled,
     is_muon,
     refuse_options,
@@ -26,9 +27,6 @@ from hvd_sparse.frontend.torch.results import SPARSE_REMEDY
 from hvd_sparse.types import Optimizer, Option, Settings, Value
 
 logger = logging.getLogger("hvd_sparse")
-
-STEPS = "hvd_sparse_steps"
-"""Key in the saved state of SGD and Muon, for the compressor's number of steps by parameter."""
 
 MOMENTS = {
     "momentum_buffer": "momentum",
@@ -217,10 +215,16 @@ class Applying(KeepingGroups):
         }
         if uncounted:
             states: Settings = saved["state"]
-            saved[STEPS] = {
+            counts = {
                 i: int(s.pop("step")) for i, s in states.items() if "step" in s and i in uncounted
             }
             saved["state"] = {i: state for i, state in states.items() if state}
+            if not self.hvd_sparse_compressor.counts_in_groups:
+                saved[STEPS] = counts
+                return saved
+            for group in saved["param_groups"]:
+                if any(steps := [counts.get(i, 0) for i in group["params"]]):
+                    group[STEPS] = steps
         return saved
 
     def load_state_dict(self, state_dict: Settings) -> None:
@@ -232,12 +236,22 @@ class Applying(KeepingGroups):
             refuse_options(type(self).__name__, group)
         self.hvd_sparse_compressor.made_states.clear()
         super().load_state_dict(state_dict)
+        self.take_counts()
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         for index, parameter in zip(saved, parameters):
-            state, steps = self.state.get(parameter), state_dict.get(STEPS, {}).get(index, 0)
-            if state is not None and (state or steps):
-                state.setdefault("step", torch.tensor(steps, dtype=torch.float32))
+            self._put_count(parameter, state_dict.get(STEPS, {}).get(index, 0))
+
+    def take_counts(self) -> None:
+        """Move the numbers of steps in loaded parameter groups to the parameters' states."""
+        for group in self.param_groups:
+            for parameter, steps in zip(group["params"], group.pop(STEPS, ())):
+                self._put_count(parameter, steps)
+
+    def _put_count(self, parameter: torch.Tensor, steps: int) -> None:
+        state = self.state.get(parameter)
+        if state is not None and (state or steps):
+            state.setdefault("step", torch.tensor(steps, dtype=torch.float32))
 
     def _apply(self, group: Settings, parameters: list[torch.Tensor]) -> None:
         if not parameters:
@@ -314,6 +328,7 @@ class Follower:
 
     def __init__(self, optimizer: torch.optim.Optimizer, compressor: Any) -> None:
         Applying.mix_into(optimizer, hvd_sparse_compressor=compressor)
+        optimizer.take_counts()  # of a state that was loaded before
         # A scheduler that was made before has stored the old ``step`` on the object.
         vars(optimizer).pop("step", None)
         # With this attribute, a GradScaler expects that ``step`` unscales gradients.

@@ -52,6 +52,8 @@ class ParameterCompressor(Compressor):
     """Text for warnings: what to do instead of clipping results."""
     leaves_on_device = False
     """Whether gradients on an accelerator may stay there (see ``frontend.torch.ways``)."""
+    counts_in_groups = False
+    """Whether the parameter groups of the optimizer's saved state have the key ``STEPS``."""
     has_begun = False
     """Whether a gradient has come through this compressor."""
 

@@ -79,10 +79,16 @@ def _memories_of(optimizer: torch.optim.Optimizer) -> tuple[type, ...]:
     return OF_MUON if all(map(is_muon, optimizer.param_groups)) else ()
 
 
+STEPS = "hvd_sparse_steps"
+"""Key in the saved state of SGD and Muon, for the compressor's number of steps of each parameter.
+Under DDP, the parameter groups of the state have this key, because torch loads groups whole, also
+before the compressor exists. Under Horovod, which would broadcast it with the groups, the state
+itself has the key."""
 OF_EVERY_GROUP = {
-    *("params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum")
+    *("params", "param_names", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"),
+    STEPS,
 }
-"""Entries of a parameter group that torch or a scheduler adds."""
+"""Entries of a parameter group that torch, a scheduler or ``Applying`` adds."""
 OF_REFERENCE_MUON = {"lr", "momentum", "weight_decay"}
 OF_REFERENCE_PAIR = {"lr", "betas", "eps", "weight_decay"}
 

@@ -114,7 +114,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return int(sum(counts))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        if threshold < np.finfo(x.dtype).smallest_normal:
+        if threshold < float(np.finfo(x.dtype).smallest_normal):
             # A thread may flush subnormal numbers to zero, so numpy does subnormal thresholds.
             return super().take_at_least(x, threshold)
         return joined([taken for _, taken in self._take(x, threshold, x.size)])
