@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,7 +47,8 @@ class Watched:
             yield
 
     def _watch(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        name = function.__name__
+        bound = function.func if isinstance(function, partial) else function
+        name = bound.__name__
         self._wrapped[name] += 1
         if self._wrapped[name] > 1:
             name += f" {self._wrapped[name]}"

@@ -123,7 +123,7 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
             "run": lines[0].run,
             "probe": lines[0].results[0]["probe"],
             "load": max(r["load"] for line in lines for r in line.results),
-            "is_short_of_cores": lines[0].run.hosts > (os.cpu_count() or 1),
+            "is_short_of_cores": is_short_of_cores(lines[0].run),
             "table": table(lines, step_alone(groups, lines[0].run)),
             "verdicts": [
                 (line.run.method, verdict)
@@ -167,14 +167,24 @@ LATENCY_S = 50e-6
 """Latency between the hosts that ``advise`` assumes; the limit of the rate adds none."""
 
 
+def is_short_of_cores(run: Training) -> bool:
+    return run.hosts > (os.cpu_count() or 1)
+
+
 def step_alone(groups: Sequence[Sequence[Line]], run: Training) -> tuple[float, float] | None:
     """Return the median milliseconds of the gradients and of the optimizer's update in a step of
-    ``run`` without Horovod; None if unknown."""
-    alike = [x for x in chain(*groups) if (x.run.task, x.run.hosts) == (run.task, run.hosts)]
-    measured = [r for line in alike for r in line.results if "update_ms" in r]
-    if not measured:
+    ``run`` without Horovod; None if unknown, or if hosts share cores. Older results do not tell the
+    two apart, and count both as gradients."""
+    if is_short_of_cores(run):
         return None
-    return median(r["gradient_ms"] for r in measured), median(r["update_ms"] for r in measured)
+    alike = [x for x in chain(*groups) if (x.run.task, x.run.hosts) == (run.task, run.hosts)]
+    results = [result for line in alike for result in line.results]
+    found = [(r["gradient_ms"], r["update_ms"]) for r in results if "update_ms" in r]
+    found = found or [(r["alone_ms"], 0.0) for r in results if "alone_ms" in r]
+    if not found:
+        return None
+    gradients_ms, updates_ms = zip(*found)
+    return median(gradients_ms), median(updates_ms)
 
 
 def advised_ms(line: Line, alone_ms: tuple[float, float]) -> float | None:

@@ -62,6 +62,9 @@ ONE_CORE_S, SHARED_SUM_S = 12e-3, 4.1e-9
 """If a rank has a single core: additional seconds of a step in which Horovod's own thread uses the
 core, and seconds in which this thread copies and sums an entry of a dense gradient. Measured with
 Gloo (docs/results/trainings.md)."""
+UPDATE_PART = 0.6
+"""Part of the optimizer's step that a sparse step still takes: the time in which a compressor with
+``optimizer=`` computes the updates. Measured with AdamW (docs/results/trainings.md)."""
 MARGIN = 1.05
 """A sparse step must be faster than dense and fp16 by this factor, because dense gradients keep the
 accuracy."""
@@ -129,8 +132,7 @@ class Setting:
     """A model, the ranks that train it, and the network between them.
 
     forward_s : seconds of a step without the backward pass and the optimizer's step
-    update_s : seconds of the optimizer's step. Sparse steps have none, because a compressor with
-        ``optimizer=`` computes the updates, in the time that selecting takes
+    update_s : seconds of the optimizer's step. A sparse step takes ``UPDATE_PART`` of it
     signs : if True, sparse steps send indices, signs and one mean magnitude, as a compressor with
         ``steps=`` does; otherwise they send indices and float32 values
     operations : library with which Horovod sums: "gloo", "mpi" or "nccl"
@@ -168,6 +170,7 @@ class Setting:
             if nbytes >= dense.received_bytes:  # a compressor then sends this step dense
                 return replace(dense, way=way, density=density)
             works_s = TENSOR_S * self.model.tensors + ENTRY_S * numel + SENT_S * sent
+            works_s += UPDATE_PART * self.update_s
             settles_s = DENSE_S * numel + RECEIVED_S * others * sent
         start_s = CALL_S + hops * self.latency_s
         computes_s = self.backward_s + works_s + (shared_s if self.one_core else 0.0)
@@ -236,8 +239,8 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--forward", type=duration, help=rest)
     update = (
-        "time of the optimizer's step, which a compressor with optimizer= replaces in sparse "
-        "steps (default: none)"
+        "time of the optimizer's step; in sparse steps, a compressor with optimizer= replaces it, "
+        f"and takes {UPDATE_PART:g} of its time (default: none)"
     )
     parser.add_argument("--optimizer-step", type=duration, help=update)
     stands = "densities to compare (default: 0.001 0.01, or the density for --steps)"

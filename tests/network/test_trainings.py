@@ -66,15 +66,18 @@ def test_a_line_says_how_many_times_as_soon_it_was_and_never_where_it_was_not():
     assert found[2][-2:] == ["never", ""] and found[2][-4] != "never"
 
 
-def test_a_step_is_advised_from_steps_without_horovod():
+def test_a_step_is_advised_from_steps_without_horovod(monkeypatch):
     ours = Line(run("ldte_bs"), [result()])
     dense = Line(run(), [{**result(), "gradient_ms": 12.0, "update_ms": 3.0}])
     groups = [[dense, ours]]
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     alone = step_alone(groups, ours.run)
-    assert alone == (12.0, 3.0) and step_alone(groups, run(hosts=4)) is None
+    assert alone == (12.0, 3.0) and step_alone([[Line(run("vgg"), [result()])]], ours.run) is None
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # hosts that share cores
+    assert step_alone(groups, ours.run) is None
     usual = advised_ms(ours, alone)
     assert advised_ms(ours, (512.0, 3.0)) == pytest.approx(usual + 500)
-    assert advised_ms(ours, (12.0, 503.0)) == usual  # the compressor replaces the optimizer's step
+    assert advised_ms(ours, (12.0, 503.0)) == pytest.approx(usual + 0.6 * 500)
     assert advised_ms(dense, (12.0, 503.0)) == pytest.approx(advised_ms(dense, alone) + 500)
     assert f"| {usual:,.1f} |" in table(groups[0], alone)
     assert advised_ms(Line(run("dgc"), [result()]), alone) is None
