@@ -353,7 +353,8 @@ class Configuration:
         exchange : the exchange in use; None for this configuration's own
         placement : the node of every rank; None for one rank per node
         """
-        density = self.density(step, spec, pace)
+        parts = self.at_step(step, spec, pace)
+        density = parts.density
         if self.schedule is None or density is None or not self.allow_dense:
             return False
         if density == 1.0 and self.schedule.sends_all_dense:
@@ -361,10 +362,9 @@ class Configuration:
         exchange = exchange or self.exchange
         where = in_nodes_of(1, 0, world_size) if placement is None else placement
         # ``max_gathered_bytes`` holds even if a dense allreduce takes longer.
-        codec = self.at_step(step, spec, pace).codec
         numel = where.longest_part(spec.numel) if exchange.sums_first else spec.numel
         wanted = count_from_density(numel, density)
-        if self.most_entries(wanted, numel, spec, world_size, codec) < wanted:
+        if self.most_entries(wanted, numel, spec, world_size, parts.codec) < wanted:
             return True
         value_bytes = spec.accumulator.itemsize
         entry_bytes = exchange.entry_bytes(self.codec, spec.numel, density, value_bytes)

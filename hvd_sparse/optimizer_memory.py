@@ -149,6 +149,8 @@ class Rates:
     def __post_init__(self) -> None:
         self._means = [sum(rates) / len(rates) for rates in zip(*self.path)]
         self.references = self._means.copy()
+        self._last: tuple[tuple[float, ...], Pace] = (), Pace(0.0, 0.0)
+        """The last arguments and result of ``pace``, which most tensors of a step share."""
         for group, reference in enumerate(self._means):
             # A group may stay at 0 if another one does not: its tensors then send nothing.
             is_still = reference == 0 and any(self._means)
@@ -168,6 +170,10 @@ class Rates:
         ``most_steps()`` returns the largest number of completed steps of any tensor."""
         if group >= len(self.references):  # added to the optimizer later
             return Pace(rate, rate, is_mean=False)
+        asked = rate, group, step, self.references[group]
+        known, pace = self._last
+        if asked == known:
+            return pace
         is_off = self.is_foreseen and self.is_checked and self._is_off(rate, group, step)
         if is_off and most_steps is not None:
             # A tensor that some steps do not use lags behind the scheduler.
@@ -184,15 +190,19 @@ class Rates:
                 step,
                 self._foreseen(group, slice(step, step + 1))[0],
             )
-        return Pace(rate, self.references[group], self.is_foreseen)
+        pace = Pace(rate, self.references[group], self.is_foreseen)
+        self._last = asked, pace
+        return pace
 
     def _is_off(self, rate: float, group: int, step: int) -> bool:
         if step >= len(self.path) or rate == 0:  # a program freezes a layer by a rate of 0
             return False
+        margin = SLACK * self.references[group]
+        if abs(rate - self._foreseen(group, slice(step, step + 1))[0]) <= margin:
+            return False
         # Steps that a loss scaler skips do not advance the scheduler.
         near = 10 + step // 20
         foreseen = self._foreseen(group, slice(max(0, step - near), step + near))
-        margin = SLACK * self.references[group]
         return not min(foreseen) - margin <= rate <= max(foreseen) + margin
 
     def _foreseen(self, group: int, steps: slice) -> list[float]:

@@ -52,7 +52,7 @@ class Rank:
         named = [(f"{model}.{name}", p) for (name, _), p in zip(tensors, self.replay.parameters)]
         self.is_ours = method not in HOROVODS
         with _hooks_on_one_rank():
-            optimizer, compression = _compression(method, named, density)
+            optimizer, compression, self.follow = _compression(method, named, density)
             self.meter = Meter(compression)
             self.optimizer = hvd.DistributedOptimizer(
                 optimizer, named_parameters=named, compression=self.meter
@@ -126,6 +126,7 @@ class Rank:
             faults = _page_faults() - faults
         with self.optimizer.skip_synchronize():
             self.optimizer.step()  # the compressor takes results back that are not applied
+        self.follow()
         seconds = ("compress", "decompress", "sparse", "dense")
         return {
             "wall": wall,
@@ -150,18 +151,23 @@ class Rank:
 
 def _compression(
     method: str, named: Sequence[Any], density: Spelled
-) -> tuple[torch.optim.Optimizer, Any]:
-    """Return an optimizer and a compression, which gets the optimizer if ``optimizer=`` says so."""
+) -> tuple[torch.optim.Optimizer, Any, Callable[[], Any]]:
+    """Return an optimizer, a compression and a function to call after each step. The compression
+    gets the optimizer if ``optimizer=`` says so, and with ``steps=`` a scheduler."""
     parameters = [parameter for _, parameter in named]
     if method in HOROVODS:
-        return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method]
+        return torch.optim.SGD(parameters, lr=0.0), HOROVODS[method], lambda: None
     spelled = read_method(method)
     handed = spelled.options.pop("optimizer", None)
     options: dict[str, Any] = {"density": density}
-    optimizer = OPTIMIZERS[str(handed)](parameters)
+    optimizer, follow = OPTIMIZERS[str(handed)](parameters), lambda: None
     if handed is not None:
         options["optimizer"] = optimizer
-    return optimizer, spelled.create(Compression, named, **options)
+    if "steps" in spelled.options:
+        steps: Any = spelled.options["steps"]
+        options["scheduler"] = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        follow = options["scheduler"].step
+    return optimizer, spelled.create(Compression, named, **options), follow
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
@@ -125,7 +126,7 @@ class Placement:
     def world_size(self) -> int:
         return len(self.nodes)
 
-    @property
+    @cached_property
     def node_count(self) -> int:
         return len(set(self.nodes))
 
@@ -146,6 +147,7 @@ class Placement:
         return -(-numel // min(map(self.nodes.count, set(self.nodes))))
 
 
+@lru_cache(maxsize=64)
 def in_nodes_of(ranks_per_node: int, rank: int, world_size: int) -> Placement:
     """Return a placement of ``ranks_per_node`` consecutive ranks on each node; the last node may
     have fewer."""

@@ -34,7 +34,7 @@ from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.plan.policy import waiting
 from hvd_sparse.state.state_check import bare
-from hvd_sparse.step.driver import NOTHING, Driver
+from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.records import TensorStep, Ticket
 from hvd_sparse.types import FLOATS, GradScaler, Optimizer
 
@@ -137,11 +137,12 @@ class DdpCompressor(ParameterCompressor):
             policy.begin(self, position)
             ledger.begin(spec.key)
             self.results.settle(position)
-            flat = flatten(gradient, spec)
+            memory = own_memory(gradient)
+            flat = flatten(gradient, spec) if memory is None else memory
             ticket: Ticket
             if position in self.step.compressed:
                 wire, entered = self._driver.compress(position, flat, scale, stays=True)
-                entered.out = entered.extra = own_memory(gradient)
+                entered.out = entered.extra = memory
                 ticket = entered
             else:
                 ticket = self.step.enter_dense(position, scale, flat.nbytes)
@@ -237,8 +238,7 @@ class DdpCompressor(ParameterCompressor):
                 self.step.transactions.drop(position, ticket.run)
                 self.results.hand_out(position, None, gradient)
                 continue
-            needs_value = self._finishes and ticket.state is not None
-            parameter = self._value_of(position) if needs_value else NOTHING
+            parameter = self._value_for(ticket)
             if not isinstance(ticket, TensorStep):
                 flat = self._driver.finish_dense(ticket, reduced, parameter)
                 put(flat, gradient)

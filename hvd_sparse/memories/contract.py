@@ -73,6 +73,7 @@ class MemoryState:
     density : density of the step: 1 if it runs dense, None if the method has no density
     gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense
     settings : the optimizer's settings that must be equal on all ranks, as text
+    reads_parameter : ``finish`` reads the parameter's value
     """
 
     step = 0
@@ -80,6 +81,7 @@ class MemoryState:
     density: float | None = None
     gain = 1.0
     settings = ""
+    reads_parameter = False
 
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
@@ -126,7 +128,8 @@ class MemoryState:
     ) -> np.ndarray:
         """Return the gradient for the optimizer: ``reduced`` itself (the sum or average over the
         ranks), or a new vector, which the caller checks for NaN and Inf. Called only for memories
-        with ``Memory.finishes``.
+        with ``Memory.finishes``. ``parameter`` is the parameter's value, flat; it may be empty
+        without ``reads_parameter``.
 
         Raises
         ------
@@ -174,6 +177,7 @@ class Memory(Options):
     keeps_rounding : if sent values differ from the accumulated ones, the difference is kept
     adds_gradient : the accumulated vector is exactly the residual plus this step's gradient
     finishes : ``finish`` processes all reduced gradients, even of tensors that are never compressed
+    reads_parameter : with these options, ``finish`` reads the parameter's value
     counts_votes : the optimizer gets the sign of the ranks' sum, so the selector must send votes
         (+1 and -1)
     needs_host : why, with these options, gradients on an accelerator must be copied to the host;
@@ -187,6 +191,7 @@ class Memory(Options):
     keeps_rounding: ClassVar[bool] = True
     adds_gradient: ClassVar[bool] = True
     finishes: ClassVar[bool] = False
+    reads_parameter = False
     counts_votes: ClassVar[bool] = False
     needs_host: ClassVar[str] = ""
     needs_optimizer: ClassVar[str] = ""

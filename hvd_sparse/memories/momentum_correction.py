@@ -65,6 +65,10 @@ class MomentumCorrection(MomentumMemory):
 
     needs_optimizer: ClassVar[str] = ""  # weight decay is added after the exchange
 
+    @property
+    def reads_parameter(self) -> bool:  # type: ignore[override]
+        return self.weight_decay > 0
+
     def create(self, spec: TensorSpec, *, rollback: bool) -> MomentumCorrectionState:
         return MomentumCorrectionState(spec, self, rollback)
 
@@ -109,6 +113,10 @@ class MomentumCorrectionState(VelocityState):
             # Otherwise old gradients would go on moving the entries that were just sent.
             kernels.clear(self.velocity.new, sent.indices)
 
+    @property
+    def reads_parameter(self) -> bool:  # type: ignore[override]
+        return self._options.reads_parameter or bool(self.decay.old.size)
+
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
@@ -116,7 +124,7 @@ class MomentumCorrectionState(VelocityState):
         the velocity of a tensor that is never compressed."""
         options = self._options
         result: np.ndarray = super().finish(reduced, parameter, is_compressed, kernels)
-        if not options.weight_decay and not self.decay.old.size:
+        if not self.reads_parameter:
             return result
         pull = scaled(parameter, options.weight_decay)
         if not options.momentum:

@@ -15,7 +15,7 @@ from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, Ra
 from hvd_sparse.exchanges.context import Arrival, Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
-from hvd_sparse.kernels.rows import ARRIVED, FRAME, address
+from hvd_sparse.kernels.rows import ARRIVED, ARRIVED_ROW, FRAME, FRAME_ROW, address
 from hvd_sparse.step.pipeline import Pipeline
 from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_words, unscaled
 from hvd_sparse.step.transactions import Transactions
@@ -32,7 +32,6 @@ MOST_FACTOR = 1e6
 """A sum is checked for overflow if it is multiplied by a factor above this. Horovod's default
 factors are at most 1."""
 
-Row = tuple[float, ...]
 Sum = tuple[TensorSpec, Codec, Sequence[Part], np.ndarray, float]
 """A request to write a tensor's sum, multiplied by a factor: the tensor, the codec, the received
 selections, the flat array for the result, and the factor."""
@@ -345,8 +344,8 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
     written."""
     bounds: list[float | None] = [None] * len(sums)
     places: list[int] = []
-    rows: list[Row] = []
-    frames: list[tuple[int, int]] = []
+    rows: list[bytes] = []
+    frames: list[bytes] = []
     common: tuple[Codec, np.dtype] | None = None
     for place, (_, codec, parts, out, factor) in enumerate(sums) if kernels.most_in_row else ():
         if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
@@ -355,16 +354,17 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
             common = codec, out.dtype
         elif not (codec is common[0] and out.dtype == common[1]):
             continue
-        there = [(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
+        there = [FRAME_ROW.pack(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
         if there and len(there) == len(parts):
             places.append(place)
-            rows.append((address(out), out.size, len(frames), len(parts), factor, 0.0))
+            rows.append(ARRIVED_ROW.pack(address(out), out.size, len(frames), len(parts), factor))
             frames += there
     if common is None or not rows:
         return bounds
     codec, dtype = common
-    table, head = np.array(rows, ARRIVED), frame_head(codec, dtype)
-    kernels.sum_rows(table, np.array(frames, FRAME), head, codec.row_body, dtype)
+    table = np.frombuffer(bytearray().join(rows), ARRIVED)  # writable
+    received = np.frombuffer(bytearray().join(frames), FRAME)
+    kernels.sum_rows(table, received, frame_head(codec, dtype), codec.row_body, dtype)
     for place, most in zip(places, table["most"].tolist()):
         if most == most:
             bounds[place] = most * abs(sums[place][-1])

@@ -15,6 +15,7 @@ from hvd_sparse.exchanges.context import Arrival, Outgoing
 from hvd_sparse.kernels.contract import Aim, Moments, Taking, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
+from hvd_sparse.types import Value
 from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 
 MOST_ERRORS = 3
@@ -131,7 +132,7 @@ class Ticket:
     checksum: int | None = None
     report: CarrierReport | None = None
     has_carrier = True
-    extra: object = None
+    extra: Value = None
 
     def __init__(
         self, run: StepRun, key: str, layout: CarrierLayout = OF_ONE_RANK, scale: float = 1.0

@@ -15,7 +15,7 @@ from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Aim, Kernels, Taking
 from hvd_sparse.kernels.optimizers import Direction, operands
-from hvd_sparse.kernels.rows import PLAIN, SENT, SENT_ROW, address
+from hvd_sparse.kernels.rows import PLAIN, SENT, address, sent_row
 from hvd_sparse.memories.contract import Accumulated, MemoryState
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
@@ -25,13 +25,14 @@ from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
 UNKNOWN = Taking(0, None)
-DONE = ["start", "nbytes", "sent", "threshold", "margin"]
+ONE_PASS = Found(Selection.empty(0), is_one_pass=True, is_taken=True)
+"""Tells the counters (``step.stats``) how the entries of a row were found."""
+DONE = ("start", "nbytes", "sent", "threshold", "margin")
 Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
 """A recorded pass: the fields ``move``, ``vectors`` and ``numbers`` of its row in the table (see
 ``kernels.rows.SENT``)."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
-NO_VECTORS, NO_NUMBERS = (0,) * 7, (0.0,) * 11
 SPARE_BYTES = 24
 """Extra bytes of a frame: for the magnitude that codec ``sign_mean`` sends, and for padding."""
 
@@ -107,12 +108,10 @@ class OutgoingRows:
         self._tickets.append((ticket, accumulated))
         self._kept_alive.append(vectors[0])
         self._rows.append(
-            SENT_ROW.pack(
-                move, *map(address, vectors), *NO_VECTORS[len(vectors) :],
-                *numbers, *NO_NUMBERS[len(numbers) :], spec.numel,
+            sent_row(len(vectors), len(numbers)).pack(
+                move, *map(address, vectors), *numbers, spec.numel,
                 aim.threshold, aim.capacity, band.least, band.wanted, band.most,
                 margin_of(state.memo), self._nbytes, *self._release_of(state.memory),
-                0, 0, 0, 0, 0,
             )
         )  # fmt: skip
         self._codec, self._dtype = codec, spec.accumulator
@@ -144,16 +143,14 @@ class OutgoingRows:
             if left < size:
                 self._leave(*self._tickets[left], table[left], indices, values)
             first = left + 1
-        for (ticket, _), (start, nbytes, count, *chosen) in zip(
-            self._tickets, table[DONE].tolist()
-        ):
+        words, done = lists.view(np.uint32), (table[name].tolist() for name in DONE)
+        for (ticket, _), start, nbytes, count, threshold, margin in zip(self._tickets, *done):
             if count >= 0:
                 at = start + HEADER_BYTES
                 end = at + 4 * count
-                indices = lists[at:end].view(np.uint32)
                 values = lists[end : end + count * dtype.itemsize].view(dtype)
-                sent = Selection(indices, values, ticket.state.spec.numel)
-                self._sent(ticket, frames[start : start + nbytes], sent, *chosen)
+                sent = Selection(words[at // 4 : end // 4], values, ticket.state.spec.numel)
+                self._sent(ticket, frames[start : start + nbytes], sent, threshold, margin)
 
     def _leave(
         self,
@@ -187,5 +184,4 @@ class OutgoingRows:
             state.departures.note(state.steps, sent.indices)
         is_exact = ticket.parts.is_exact
         state.memory.update(sent, is_exact, self._pipeline.kernels, is_taken=True)
-        found = Found(sent, threshold, memo=margin, is_one_pass=True, is_taken=True)
-        ticket.outgoing = Outgoing(frame, entries=sent.count, found=found)
+        ticket.outgoing = Outgoing(frame, entries=sent.count, found=ONE_PASS)

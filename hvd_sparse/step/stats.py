@@ -72,8 +72,9 @@ class Stats:
                     totals["one_pass"] += sign
                 if found.is_fallback:
                     totals["fallbacks"] += sign
-            for name, value in measured(sent).items():
-                totals[name] += sign * value
+            if sent.observed is not None:
+                for name, value in measured(sent).items():
+                    totals[name] += sign * value
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""

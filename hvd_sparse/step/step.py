@@ -13,7 +13,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from hvd_sparse.step.records import (
 from hvd_sparse.step.rows import OutgoingRows
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.tracing import Spans
-from hvd_sparse.types import Pace, Settings, TensorSpec
+from hvd_sparse.types import Pace, Settings, TensorSpec, Value
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, carrier_layout
 from hvd_sparse.wire.frame import crc32
 from hvd_sparse.wire.padding import Padding
@@ -90,7 +90,7 @@ class Step(Receiver):
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
         self.references: list[float] = []
-        self._is_dense: dict[tuple[int, float | None, int], bool] = {}
+        self._is_dense: dict[tuple[int, str, float | None, int], bool] = {}
         self._started_checksums: dict[str, int] = {}
 
     @property
@@ -199,12 +199,13 @@ class Step(Receiver):
             bucket.entered.add(position)
         # Determined once a step, because decoding must use the same parts.
         parts = self.fixed_parts or self._parts_of(position, state)
-        question = position, parts.density, self.world_size
+        spec = state.spec
+        question = spec.numel, spec.dtype, parts.density, self.world_size
         dense = everything or self._is_dense.get(question)
         if dense is None:
             dense = self._is_dense[question] = self._goes_dense(state)
         # A dense step's carrier has the gradient's dtype, because both are in one array.
-        accumulator = state.spec.accumulator
+        accumulator = spec.accumulator
         dtype = accumulator if dense else self.carrier_dtype or accumulator
         layout = carrier_layout(dtype, self.world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
@@ -307,12 +308,9 @@ class Step(Receiver):
         if started is None:
             started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
             self._started_checksums[spec.key] = started
-        moment = f"{state.steps}|{dense}|{ticket.scale}"
-        if state.pace is not None:
-            moment += f"|{state.pace.rate!r}|{state.pace.reference!r}"
-        if self.configuration.memory.finishes:
-            moment += f"|{state.memory.settings}"
-        ticket.checksum = crc32(moment.encode(), started) & CHECKSUM_MASK
+        pace = state.pace and state.pace[:2]
+        moment = _moment(state.steps, dense, ticket.scale, pace, state.memory.settings)
+        ticket.checksum = crc32(moment, started) & CHECKSUM_MASK
         carrier = ticket.layout.write(
             self.rank,
             ticket.checksum,
@@ -498,3 +496,8 @@ class Step(Receiver):
             except StopIteration as stop:
                 arrivals: dict[int, Arrival] = stop.value
                 return arrivals
+
+
+@lru_cache(maxsize=64, typed=True)  # the tensors of a step have mostly equal arguments
+def _moment(steps: int, dense: bool, scale: float, pace: Value, settings: str) -> bytes:
+    return f"{steps}|{dense}|{scale}|{pace}|{settings}".encode()

@@ -245,7 +245,7 @@ class TensorflowCompressor(Compressor):
         if self._follower is not None:
             scale = self._follower.beside(scale)
         parameter = tf.zeros([0], wire_dtype)
-        if self.configuration.memory.finishes:
+        if self.configuration.memory.reads_parameter:
             parameter = tf.reshape(tf.cast(tf.convert_to_tensor(variable), wire_dtype), [-1])
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             is_raising = self.configuration.on_nonfinite == "raise"

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import tensorflow as tf
@@ -266,7 +265,7 @@ class GraphFunctions:
         is the result of the exchange's last collective. If the step has failed, undo it and raise
         the error."""
         ticket = self._tickets.pop(int(number))
-        run, sealed = ticket.run, cast("SealedBucket | None", ticket.extra)
+        run, sealed = ticket.run, ticket.extra
         # The exchange is over.
         run.received.update([int(number)] if sealed is None else sealed.numbers)
         # Return at once, because another thread waits for this exchange before it raises an error.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 import torch
@@ -100,6 +99,9 @@ class TorchCompressor(ParameterCompressor):
         self.collective = HorovodTorchCollective(self.process_set)
         device = self._wire_device = device_of_wire(configuration.wire, named)
         self._carrier_device: torch.device | None = None
+        self._wires: dict[int | None, tuple[torch.Tensor, torch.Tensor, np.ndarray]] = {}
+        """By position, the last step's carrier, whose memory the next step uses again: as a tensor,
+        what ``held`` made of it, and as an array."""
         self._dtypes = [parameter.dtype for _, parameter in named]
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._index = ParameterIndex(named)
@@ -178,10 +180,18 @@ class TorchCompressor(ParameterCompressor):
         )
         # Write the result where the gradient was read, if possible.
         self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
+        wired = self._wires.pop(position, None)
+        if wired is None or wired[2].size != carrier.size:
+            wired = self._as_wire(carrier)
+        else:
+            wired[2][:] = carrier
+        ticket.out, ticket.extra = memory, (tensor, memory, wired)
+        return wired[0], ticket
+
+    def _as_wire(self, carrier: np.ndarray) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
         device = self._carrier_device
         wire = torch.from_numpy(carrier) if device is None else upload(carrier, device)
-        ticket.out, ticket.extra = memory, (tensor, memory, held(wire))
-        return wire, ticket
+        return wire, held(wire), carrier
 
     def _send_dense(
         self, gradient: torch.Tensor, position: int, scale: float
@@ -260,14 +270,12 @@ class TorchCompressor(ParameterCompressor):
         return result
 
     def _finish(self, tensor: torch.Tensor, ticket: Ticket) -> torch.Tensor:
-        gradient, memory, _ = cast(
-            "tuple[torch.Tensor, np.ndarray | None, torch.Tensor]", ticket.extra
-        )
-        parameter = NOTHING
-        if self._finishes and ticket.position is not None:
-            parameter = self._value_of(ticket.position)
-        reduced = tensor.numpy() if tensor.is_cpu else fetch_carrier(tensor)
-        flat = self._driver.decompress(reduced, ticket, parameter)
+        gradient, memory, wired = ticket.extra
+        is_in_place = tensor is wired[0] and tensor.is_cpu
+        reduced = wired[2] if is_in_place else fetch_carrier(tensor)
+        flat = self._driver.decompress(reduced, ticket, self._value_for(ticket))
+        if is_in_place and reduced.size == ticket.layout.size:  # a dense step's has its result
+            self._wires[ticket.position] = wired
         if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
             # Return the gradient itself, into which Horovod puts the result: a new tensor around
             # its memory would keep the old one alive, one more at every step.
@@ -275,7 +283,7 @@ class TorchCompressor(ParameterCompressor):
         return unflatten(flat, gradient)
 
     def _finish_dense(self, reduced: torch.Tensor, ticket: Ticket) -> torch.Tensor:
-        gradient, _ = cast("tuple[torch.Tensor, torch.Tensor]", ticket.extra)
+        gradient, _ = ticket.extra
         if not reduced.is_cpu:
             catch_up(reduced.device)
         if ticket.error is not None:
@@ -288,8 +296,7 @@ class TorchCompressor(ParameterCompressor):
             ticket.run.completed.add(ticket.position)
             return like(reduced, gradient)
         flat = flatten(reduced, self.step.specs[ticket.position])
-        parameter = self._value_of(ticket.position) if has_memory else NOTHING
-        finished = self._driver.finish_dense(ticket, flat, parameter)
+        finished = self._driver.finish_dense(ticket, flat, self._value_for(ticket))
         if finished is not flat:
             return unflatten(finished, gradient)
         is_same = reduced.dtype == gradient.dtype and gradient.is_cpu and gradient.is_contiguous()
@@ -319,10 +326,9 @@ class TorchCompressor(ParameterCompressor):
             self.step.stats.count_bytes("dense", dense.nbytes)
             ticket.extra = gradient, held(dense)
             return dense, ticket
-        device = self._carrier_device
-        carrier = torch.from_numpy(wire) if device is None else upload(wire, device)
-        ticket.extra = gradient, None, held(carrier)
-        return carrier, ticket
+        wired = self._as_wire(wire)
+        ticket.extra = gradient, None, wired
+        return wired[0], ticket
 
     @property
     def wire(self) -> str:

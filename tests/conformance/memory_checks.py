@@ -105,6 +105,20 @@ def check_finish_leaves_its_input(memory):
         assert bits_of(state.arrays()) == before, "a failed step left a trace"
 
 
+def check_parameters_are_read_if_declared(memory):
+    """Frontends pass an empty array in place of a parameter that is not read."""
+    reduced, parameter = draw("normal", 200), draw("normal", 200, seed=1)
+
+    def finished(value):
+        state = memory.create(TensorSpec("t", (20, 10), "float32"), rollback=True)
+        assert state.reads_parameter == memory.reads_parameter
+        make_step(state, draw("normal", 200, seed=2))
+        return state.finish(reduced, value, True, reference).tobytes()
+
+    other = -parameter if memory.reads_parameter else parameter[:0]
+    assert (finished(parameter) != finished(other)) == memory.reads_parameter
+
+
 def check_rounding_stays(memory):
     numel = 200
     state = memory.create(TensorSpec("t", (numel // 10, 10), "float32"), rollback=True)
@@ -184,6 +198,7 @@ def check_memory(memory):
     check_rounding_stays(memory)
     if memory.finishes:
         check_finish_leaves_its_input(memory)
+        check_parameters_are_read_if_declared(memory)
         check_rests(memory)
     if hasattr(memory, "masking"):
         check_masking(memory)

@@ -61,6 +61,7 @@ def test_a_dense_step_sends_everything_and_a_step_that_never_began_changes_nothi
 def test_finishing_writes_to_a_vector_of_its_own_and_rests_at_a_learning_rate_of_0(case):
     memory = case.create(MEMORIES)
     memory_checks.check_finish_leaves_its_input(memory)
+    memory_checks.check_parameters_are_read_if_declared(memory)
     if memory.conserves:
         memory_checks.check_rests(memory)
 

@@ -377,6 +377,18 @@ def test_rates_are_compared_with_the_predicted_ones_until_the_last_of_these(capl
     assert "the learning rate is 0.9 at step 39, and 0.2 was predicted" in caplog.text
 
 
+def test_a_rate_as_predicted_is_compared_with_one_prediction(monkeypatch):
+    compared, foreseen = [], Rates._foreseen
+    monkeypatch.setattr(
+        Rates,
+        "_foreseen",
+        lambda *asked: compared.append(len(found := foreseen(*asked))) or found,
+    )
+    rates = Rates([[0.1]] * 10_000, is_foreseen=True)
+    paces = [rates.pace(0.1, 0, step) for step in (9_000, 9_000, 9_001)]
+    assert compared == [1, 1] and len(set(paces)) == 1
+
+
 def test_a_tensor_that_some_steps_do_not_use_may_lag_behind_the_scheduler(caplog):
     first, second = (nn.Linear(100, 100, bias=False) for _ in range(2))
     model = nn.ModuleList([first, second])

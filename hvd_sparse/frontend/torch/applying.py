@@ -383,14 +383,12 @@ class Follower:
                 "compressor the parameters that the optimizer has"
             )
         group = optimizer.param_groups[index]
-        options = dict(group)
-        del options["params"]
-        known, settings = self._settings.get(index, (None, {}))
-        if options != known:
+        known, settings = self._settings.get(index, ({}, {}))
+        if known.get("params") is not group["params"] or known != group:
             settings = settings_of(optimizer, group, tuple(parameter.shape))
             # Muon's settings depend on the shape, and tensors may change in place: do not store.
-            if not is_muon(group) and not any(map(torch.is_tensor, options.values())):
-                self._settings[index] = options, settings
+            if not is_muon(group) and not any(map(torch.is_tensor, group.values())):
+                self._settings[index] = dict(group), settings
         self.rates[index] = settings["rate"]
         # Read the parameter's value, perhaps from a device, only for weight decay.
         if not settings.get("weight_decay"):

@@ -30,6 +30,7 @@ from hvd_sparse.plan.policy import Policy, waiting
 from hvd_sparse.state.checkpoint_file import with_arrays
 from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import grouped
+from hvd_sparse.step.driver import NOTHING
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.step.tensor_state import TensorState
@@ -110,6 +111,13 @@ class ParameterCompressor(Compressor):
             return flatten(parameter, spec)
         self._views[position] = parameter.data_ptr(), view
         return view
+
+    def _value_for(self, ticket: Ticket) -> np.ndarray:
+        """Return the value of a ticket's parameter, flat, if the memory reads it."""
+        state = ticket.state
+        if ticket.position is None or state is None or not state.memory.reads_parameter:
+            return NOTHING
+        return self._value_of(ticket.position)
 
     def _hand_out(self, ticket: Ticket, result: torch.Tensor) -> None:
         if ticket.position is None:
