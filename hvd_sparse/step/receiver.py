@@ -17,7 +17,7 @@ from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
 from hvd_sparse.kernels.rows import ARRIVED, ARRIVED_ROW, FRAME, FRAME_ROW, address
 from hvd_sparse.step.pipeline import Pipeline
-from hvd_sparse.step.records import BucketRun, Counted, TensorStep, Ticket, in_words, unscaled
+from hvd_sparse.step.records import BucketRun, TensorStep, Ticket, in_words, unscaled
 from hvd_sparse.step.transactions import Transactions
 from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.carrier import CHECKSUM_MASK, CarrierReport
@@ -103,21 +103,18 @@ class Receiver:
             is_summed = most is not None
             # Otherwise the array would live as long as the ticket.
             result, ticket.out = self._place(ticket), None
-        run, kept, transactions = ticket.run, state.part, self.transactions
         # Under the lock, because another tensor's thread may roll the step back.
-        with transactions.lock:
+        with self.transactions.lock:
             # Otherwise ticket and bucket would refer to each other, until Python's collector of
             # cycles frees them. Telemetry reads the tickets after the step.
             if not self.pipeline.observes:
                 ticket.bucket.sending.pop(ticket.position, None)
-            if run.failure is not None:
-                raise run.failure
-            counted: Counted = ticket.key, sent, kept.stop - kept.start, 0
-            if sent.dense is not None:
-                counted = ticket.key, None, 0, sent.dense.nbytes
-            run.counted.append(counted)
-            if not run.nonfinite:
-                transactions.stats.completed.append(counted)
+            if ticket.run.failure is not None:
+                raise ticket.run.failure
+            if sent.dense is None:
+                state.counted = sent, state.part.stop - state.part.start
+            else:
+                state.counted = None, sent.dense.nbytes
             is_good = is_summed and not report.non_finite
             return self._finish(
                 ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0

@@ -25,10 +25,6 @@ OF_ONE_RANK = carrier_layout(np.float64, 1)
 Answer = Union[Taking, Moments]
 """The result of a pass (see ``step.pipeline``) on a device. Reading its attributes waits until the
 pass has ended."""
-Counted = tuple[str, Union[Outgoing, None], int, int]
-"""A tensor's completed step, for the counters: the tensor's name, its contribution, the number of
-entries whose residual this rank keeps, and the bytes of a dense step. The contribution is None on a
-dense step, and the bytes are 0 on a sparse step."""
 
 
 class Late(Protocol):
@@ -89,7 +85,6 @@ class StepRun:
     received, is_raising : with TensorFlow, the numbers of the tickets whose exchanges are over, and
         whether a thread is about to raise the failure
     nonfinite : tensors whose result is NaN, because of which the step has no effect
-    counted : the completed tensors, which ``Stats`` counts if the step is finite
     is_closed : the next call of ``compress`` begins another step
     is_driven : all exchanges are over
     """
@@ -98,7 +93,6 @@ class StepRun:
     entered: set[int] = field(default_factory=set)
     completed: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
-    counted: list[Counted] = field(default_factory=list)
     received: set[int] = field(default_factory=set)
     is_reported: bool = False
     is_raising: bool = False

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Union
 
 from hvd_sparse.exchanges.context import Outgoing
-from hvd_sparse.step.records import Counted
 from hvd_sparse.types import Report
 
 COUNTS = ("sparse_steps", "dense_steps", "passes", "one_pass", "fallbacks")
@@ -26,13 +26,23 @@ class Counts(dict[str, float]):
         return 0
 
 
+Sent = tuple[str, Union[Outgoing, None], int]
+"""A tensor's step: the tensor's name, and the items of ``tensor_state.Counted``."""
+
+
 class Stats:
     """Counters of one compressor on one rank. The bytes of collectives include failed steps, while
-    the counters of tensors do not. ``completed`` lists steps that are not counted yet, because
-    counting many steps at once is faster than one by one."""
+    the counters of tensors do not. ``committed`` lists steps that are not counted yet, because
+    counting many steps at once is faster than one by one. ``uncommitted`` returns steps that are
+    complete, but may still be rolled back."""
 
-    def __init__(self, lock: AbstractContextManager[bool]) -> None:
-        self.completed: list[Counted] = []
+    def __init__(
+        self,
+        lock: AbstractContextManager[bool],
+        uncommitted: Callable[[], Iterable[Sent]] = tuple,
+    ) -> None:
+        self.committed: list[Sent] = []
+        self._uncommitted = uncommitted
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
         self.nonfinite_steps = 0
@@ -41,40 +51,16 @@ class Stats:
 
     @property
     def tensors(self) -> dict[str, Counts]:
-        self.settle()
-        return self._tensors
+        with self._lock:
+            self.settle()
+            tensors = defaultdict(Counts, {key: Counts(c) for key, c in self._tensors.items()})
+            _add(tensors, self._uncommitted())
+        return tensors
 
     def settle(self) -> None:
         with self._lock:
-            completed, self.completed = self.completed, []
-            self._add(completed, 1)
-
-    def take_back(self, counted: Iterable[Counted]) -> None:
-        with self._lock:
-            self.settle()
-            self._add(counted, -1)
-
-    def _add(self, counted: Iterable[Counted], sign: int) -> None:
-        for key, sent, numel, dense_bytes in counted:
-            totals = self._tensors[key]
-            if sent is None:
-                totals["dense_steps"] += sign
-                totals[BYTES] += sign * dense_bytes
-                continue
-            found = sent.found
-            totals["sparse_steps"] += sign
-            totals["entries_sent"] += sign * sent.entries
-            totals["entries_total"] += sign * numel
-            totals[BYTES] += sign * (0 if sent.frame is None else sent.frame.nbytes)
-            if found is not None:
-                totals["passes"] += sign * found.passes
-                if found.is_one_pass:
-                    totals["one_pass"] += sign
-                if found.is_fallback:
-                    totals["fallbacks"] += sign
-            if sent.observed is not None:
-                for name, value in measured(sent).items():
-                    totals[name] += sign * value
+            committed, self.committed = self.committed, []
+            _add(self._tensors, committed)
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""
@@ -136,6 +122,26 @@ class Stats:
         report |= {f"bytes_{way}": nbytes for way, nbytes in self.all_bytes().items()}
         report["tensors"] = {key: _with_bounds(counts) for key, counts in tensors.items()}
         return report
+
+
+def _add(tensors: dict[str, Counts], steps: Iterable[Sent]) -> None:
+    for key, sent, number in steps:
+        totals = tensors[key]
+        if sent is None:
+            totals["dense_steps"] += 1
+            totals[BYTES] += number
+            continue
+        totals["sparse_steps"] += 1
+        totals["entries_sent"] += sent.entries
+        totals["entries_total"] += number
+        totals[BYTES] += 0 if sent.frame is None else sent.frame.nbytes
+        if (found := sent.found) is not None:
+            totals["passes"] += found.passes
+            totals["one_pass"] += found.is_one_pass
+            totals["fallbacks"] += found.is_fallback
+        if sent.observed is not None:
+            for name, value in measured(sent).items():
+                totals[name] += value
 
 
 def measured(sent: Outgoing) -> dict[str, float]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, SparseError
-from hvd_sparse.step.records import Counted, Devices, StepRun
-from hvd_sparse.step.stats import Stats
+from hvd_sparse.step.records import Devices, StepRun
+from hvd_sparse.step.stats import Sent, Stats
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import TensorSpec
 
@@ -31,7 +31,7 @@ class Transactions:
         self.placement: Placement | None = None
         self.devices: Devices | None = None
         self.lock = threading.RLock()
-        self.stats = Stats(self.lock)
+        self.stats = Stats(self.lock, self._uncommitted)
         self.on_begin: Callable[[StepRun], None] | None = None
 
     def open_run(self, position: int | None) -> StepRun:
@@ -58,7 +58,7 @@ class Transactions:
         if state is None or last is None or last.failure is not None or last.nonfinite:
             state = self.state_of(position)
         elif position in last.completed:
-            state.commit()
+            self._commit(state)
         else:
             state.roll_back()
         self._staged_by[position] = run
@@ -87,8 +87,6 @@ class Transactions:
             for position in run.entered:
                 if self._staged_by.get(position) is run:
                     self._settle(position)
-            self._take_back(run, run.counted)
-            run.counted = []
 
     def drop(self, position: int, run: StepRun) -> None:
         """Undo a tensor's step at once, because no rank uses its result. The step no longer waits
@@ -106,9 +104,7 @@ class Transactions:
         """Mark a step in which a tensor had NaN or Inf, so that the step is rolled back when the
         next one begins."""
         with self.lock:
-            if run.is_finite:
-                self._take_back(run, run.counted)
-                self.stats.nonfinite_steps += 1
+            self.stats.nonfinite_steps += run.is_finite
             run.nonfinite.add(position)
 
     def keep(self, run: StepRun, positions: set[int]) -> None:
@@ -118,32 +114,32 @@ class Transactions:
             for position in positions & run.completed:
                 if self._staged_by.get(position) is run:
                     del self._staged_by[position]
-                    self._states[position].commit()
-            kept = self._pop_counted(run, positions)
-            if not run.is_finite:
-                self.stats.completed += kept
+                    self._commit(self._states[position])
 
     def give_up(self, position: int) -> bool:
-        """Mark a tensor's last step to be rolled back when the next step begins, and subtract the
-        last step from the counters. Return False if the last step is not completed, or if it is
-        already committed or rolled back."""
+        """Mark a tensor's last step to be rolled back when the next step begins. Return False if
+        the last step is not completed, or if it is already committed or rolled back."""
         with self.lock:
             run = self._staged_by.get(position)
             if run is None or position not in run.completed:
                 return False
             run.completed.discard(position)
-            self._take_back(run, self._pop_counted(run, {position}))
             return True
 
-    def _pop_counted(self, run: StepRun, positions: set[int]) -> list[Counted]:
-        keys = {self._specs[position].key for position in positions}
-        popped = [each for each in run.counted if each[0] in keys]
-        run.counted = [each for each in run.counted if each[0] not in keys]
-        return popped
+    def _commit(self, state: TensorState) -> None:
+        if state.counted is not None:
+            self.stats.committed.append((state.spec.key, *state.counted))
+            state.counted = None
+        state.commit()
 
-    def _take_back(self, run: StepRun, counted: list[Counted]) -> None:
-        if run.is_finite:
-            self.stats.take_back(counted)
+    def _uncommitted(self) -> list[Sent]:
+        """Return, for the counters, the last steps of the tensors that are to be committed."""
+        found = []
+        for position, run in self._staged_by.items():
+            state = self._states[position]
+            if state.counted is not None and run.keeps(position):
+                found.append((state.spec.key, *state.counted))
+        return found
 
     def _settle(self, position: int) -> None:
         run = self._staged_by.pop(position, None)
@@ -151,7 +147,7 @@ class Transactions:
             return
         # If another tensor of the step has failed, a completed tensor is rolled back too.
         if run.keeps(position):
-            self._states[position].commit()
+            self._commit(self._states[position])
         else:
             self._states[position].roll_back()
 
@@ -187,9 +183,10 @@ class Transactions:
             return dict(self._states)
 
     def reset(self) -> None:
+        """Drop all states; the counters stay."""
         with self.lock:
+            self.settle_all()
             self._run = StepRun(is_closed=True)  # the last one refers to the old states
-            self._staged_by.clear()
             self._states.clear()
 
     def is_current(self, position: int, run: StepRun) -> bool:

@@ -213,7 +213,6 @@ class TensorflowCompressor(Compressor):
             self._follower.close()
         if hasattr(self, "functions"):
             self.functions.close()
-            self.step.stats.settle()
             self.step.transactions.reset()
             self.step.settings_of = self.step.pace_of = None
             del self._index
