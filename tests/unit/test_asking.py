@@ -1,11 +1,7 @@
 """Ranks answer each other over UDP, nobody else; standstills are no part of a wait."""
 
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -13,55 +9,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import worlds
 
-from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.watch import peers
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all, introduce
+from hvd_sparse.watch.peers import Answer, Endpoint, Port, ask_all
 from hvd_sparse.watch.watchdog import PatientPending, Watchdog
 
 HANG_S = 600.0
 SILENT_S = 0.2
 HERE = ("127.0.0.1",)
-
-OTHER_PROCESS = """
-import ctypes, json, sys
-from dataclasses import astuple
-from hvd_sparse.watch.watchdog import Watchdog
-endpoint = Watchdog("other", 5, None).endpoint(5)
-print(json.dumps(astuple(endpoint)), flush=True)
-
-sys.stdin.readline()
-ctypes.PyDLL(None).sleep(3600)  # holds Python's lock
-"""
-
-
-class Other:
-    def __init__(self):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([sys.executable, "-c", OTHER_PROCESS], **pipes)
-        rank, where, port, token = json.loads(self.process.stdout.readline())
-        self.endpoint = Endpoint(rank, tuple(where), port, token)
-
-    def hold_the_lock(self):
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def answers(self, patience_s=HANG_S):
-        return 5 in ask_all([self.endpoint], {"a": 1}, patience_s)
-
-    def end(self):
-        self.process.kill()
-        self.process.communicate()
-
-
-@pytest.fixture
-def other():
-    made = Other()
-    yield made
-    made.end()
 
 
 @pytest.fixture
@@ -71,42 +28,11 @@ def watched():
     watchdog.close()
 
 
-@pytest.fixture
-def listen():
-    made = []
-
-    def start(rank, answer=lambda submitted: None):
-        made.append(Port(answer))
-        return Endpoint(rank, HERE, made[-1].number, made[-1].token)
-
-    yield start
-    for port in made:
-        port.close()
-
-
 def is_answered(endpoint):
     return endpoint.rank in ask_all([endpoint], {"a": 1}, HANG_S)
 
 
-def test_a_rank_answers_what_it_is_asked(listen):
-    asked = []
-    answer = Answer(3, 7, ["a"], "it is at train.py:3 (step)")
-    endpoint = listen(3, lambda submitted: asked.append(submitted) or answer)
-    assert ask_all([endpoint], {"a": 4, "b": 1}, HANG_S) == {3: answer}
-    assert asked == [{"a": 4, "b": 1}]
-
-
-def test_ranks_introduce_themselves_in_rank_order(listen):
-    endpoints = [listen(rank) for rank in range(3)]
-
-    def on_rank(collective):
-        return introduce(endpoints[collective.rank], Gatherer(collective, "meet", HANG_S))
-
-    assert worlds.run(3, on_rank) == [endpoints] * 3
-    assert "127.0.0.1" in addresses()
-
-
-def test_all_ranks_are_asked_at_once(listen):
+def test_all_ranks_are_asked_at_once():
     all_are_asked = threading.Barrier(8)
 
     def of(rank):
@@ -116,8 +42,11 @@ def test_all_ranks_are_asked_at_once(listen):
 
         return answer
 
-    endpoints = [listen(rank, of(rank)) for rank in range(8)]
+    ports = [Port(of(rank)) for rank in range(8)]
+    endpoints = [Endpoint(i, HERE, each.number, each.token) for i, each in enumerate(ports)]
     assert sorted(ask_all(endpoints, {}, HANG_S)) == list(range(8))
+    for port in ports:
+        port.close()
 
 
 def test_a_question_that_was_lost_is_sent_again():
@@ -160,24 +89,7 @@ def test_strangers_who_flood_a_port_do_not_keep_it_from_answering(watched):
     assert is_answered(watched)
 
 
-@pytest.mark.parametrize("what", ["stopped", "holds the lock"])
-def test_a_process_that_is_stopped_or_holds_pythons_lock_is_silent(other, what):
-    assert other.answers()
-    if what == "stopped":
-        other.process.send_signal(signal.SIGSTOP)
-        os.waitpid(other.process.pid, os.WUNTRACED)  # returns when it has stopped
-        assert not other.answers(SILENT_S)
-        other.process.send_signal(signal.SIGCONT)
-        assert other.answers()
-    else:
-        other.hold_the_lock()
-        while other.answers(SILENT_S):  # until it has the lock
-            pass
-
-
-def test_a_process_that_has_ended_or_a_port_that_is_closed_is_silent(other):
-    other.end()
-    assert not other.answers(SILENT_S)
+def test_a_port_that_is_closed_is_silent():
     watchdog = Watchdog("closed", 0, None)
     endpoint = watchdog.endpoint(0)
     watchdog.close()

@@ -1,9 +1,7 @@
 """The watchdog's parts without Horovod: the ledger, what is said of other ranks, and the end."""
 
-import re
 import signal
 import sys
-import threading
 import time
 from types import ModuleType, SimpleNamespace
 
@@ -21,7 +19,6 @@ from hvd_sparse.watch.watchdog import (
     Watchdog,
     is_in_join,
     lines_of_main_thread,
-    place_of,
 )
 
 STUCK = """
@@ -121,27 +118,6 @@ def test_a_ledger_is_behind_another_in_what_it_submitted_less_often():
     assert ledger.behind({"a": 1}) == ["a"]
 
 
-def test_what_is_said_names_tensors_and_ranks(here, start_peer):
-    here.meet([here.endpoint(0), start_peer(1, ["a"]), start_peer(2), start_peer(3, [])])
-    here.ledger.begin("a")
-    here.ledger.begin("b")
-    waits, late, silent = here.give_up().split("; ")
-    assert re.fullmatch(r"rank 0 waits for a, b since \d+ s", waits)
-    assert late == "rank 1 has not submitted a: it is at train.py:3 (step)"
-    assert silent.startswith("rank 2 does not answer: it has ended, its process or host is paused")
-    assert here.ledger.pending() == {}
-
-
-def test_many_tensors_and_ranks_are_counted(here, start_peer):
-    here.meet([start_peer(rank, [f"t{n}" for n in range(8)]) for rank in range(1, 11)])
-    for number in range(10):
-        here.ledger.begin(f"t{number}")
-    words = here.give_up()
-    assert "waits for t0, t1, t2, t3, t4, t5, t6, t7 and 2 more tensors since" in words
-    assert words.count("has not submitted them") == 8
-    assert words.endswith("; and 2 more ranks")
-
-
 LIMIT_S = 10.0
 
 
@@ -235,17 +211,6 @@ def test_a_program_that_was_told_of_a_timeout_cannot_hang_in_horovod_afterwards(
     found = run_python("-c", STUCK, program)
     assert found.returncode == code, found
     assert "rank 0 waits for a since" in found.stderr
-
-
-def test_the_place_is_the_programs_own_innermost_line():
-    lines = []
-    thread = threading.Thread(target=lambda: lines.extend(lines_of_main_thread()))
-    thread.start()
-    thread.join()
-    place = place_of(lines)
-    here = rf"{re.escape(__file__)}:\d+ \(test_the_place"
-    assert re.search(rf"threading.py:\d+ \(\w+\), called by {here}", place)
-    assert not is_in_join(lines)  # that was a thread's join
 
 
 def test_reading_the_stack_does_not_end_the_process():
