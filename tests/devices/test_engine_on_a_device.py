@@ -71,10 +71,6 @@ def test_a_bucket_of_several_streams_waits_for_them_on_the_device():
     assert followed and not left_alone
 
 
-def test_results_and_memories_of_steps_have_the_bits_of_the_host():
-    told_by("devices.step_worker", **ON_THE_CPU)
-
-
 @pytest.mark.parametrize(
     ("use", "name"),
     [

@@ -42,7 +42,6 @@ STAY = (
 )
 """Cases whose gradients stay on the device; those of all others are staged."""
 SET = (0, 2)
-MUTANTS = ("a wait left out", "a pinned buffer used too early")
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +154,6 @@ def test_a_law_holds_on_every_rank(outcome, name):
 def test_every_collective_brings_the_same_by_both_wires(outcome):
     for result in measured(outcome, "collectives"):
         assert result == {"all": [True, 18, 12], "alone": [True, 18, 12]}
-
-
-@pytest.mark.parametrize("mutant", sorted(MUTANTS))
-def test_a_broken_engine_is_caught_on_ranks(outcome, mutant):
-    assert not any(measured(outcome, f"mutant: {mutant}"))
 
 
 def test_a_loss_scale_is_asked_for_once_a_step(outcome):

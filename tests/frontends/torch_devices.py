@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from _device_laws import train  # and the module's laws, which are cases
 from _device_runs import (
-    CPU,
     DEVICE,
     EARLY,
     IN_A_SET,
@@ -25,14 +24,12 @@ from _device_runs import (
     nothing,
     on_both,
     process_sets,
-    reused,
     with_gradients,
     without_nccl,
 )
 from _method_cases import BUILT, METHODS, OPTIONS_ON_DEVICES, SHAPES, STAYING
 from _torch_cases import give_gradients, optimizer_without_motion, run
 from devices import carried
-from devices.mutants import MUTANTS, broken
 from torch import nn
 
 from hvd_sparse.collectives import horovod_torch
@@ -199,32 +196,6 @@ def given_to(wire, name):
                 wire.allreduce(same, f"{tag}.sum"),
             ]
     return [each.wait(None).tobytes() for each in results]
-
-
-def survives(mutant):
-    """Return a case that tells whether a broken engine still gives the bits of the CPU."""
-
-    def case(name):
-        run = method("topk")
-        expected = run(f"{name}.cpu", CPU)
-        late(True)
-        before = reused()
-        with broken(mutant), without_nccl():
-            try:
-                found = run(f"{name}.device", DEVICE)
-            except Exception:  # a loud death
-                return False
-            finally:
-                torch.accelerator.synchronize()
-                late(False)
-        return found["applied"] == expected["applied"] and reused() == before
-
-    return case
-
-
-if is_pretend:
-    for each in MUTANTS:
-        cases[f"mutant: {each}"] = survives(each)
 
 
 def a_process_set(name):
