@@ -73,16 +73,3 @@ def test_every_tensor_on_a_device_is_told_to_be_staged_and_why(group):
 @pytest.mark.full
 def test_the_interpreter_ends_when_the_threads_have_let_go():
     launched("frontends/ddp_end.py", 2, "torchrun").check()
-
-
-@pytest.mark.full
-def test_hsdps_hook_comes_behind_the_sum_so_no_rank_can_keep_anything_back():
-    """On a mesh of one dimension it comes before anything else sums the shard."""
-    results = launched("frontends/ddp_end.py", 2, "torchrun").check()
-    first, second = (each["replicated"] for each in results)
-    both = [sum(pair) / 2 for pair in zip(first["own"], second["own"], strict=True)]
-    assert first["own"] != second["own"]
-    assert first["hooked"] == second["hooked"] == first["applied"] == both
-    first, second = (each["sharded"] for each in results)
-    both = [sum(pair) / 2 for pair in zip(first["own"], second["own"], strict=True)]
-    assert first["hooked"] + second["hooked"] == both  # a half each, and no other rank has it
