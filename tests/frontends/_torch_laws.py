@@ -200,17 +200,6 @@ def mark_of(number, step, rank):
     return float(1 + number + 64 * rank + 1024 * step)
 
 
-@laws
-def groups_that_differ_between_ranks_are_refused(name):
-    variables = make_variables({"wide": (16, 40), "tall": (60, 5)})
-    options = {"density": 0.05, "name": name, **SPARSE_ONLY}
-    compressor = Compression.ldte_bs(params_of(variables), **options)
-    said = caught(compressor.regroup, 1 if hvd.rank() == 0 else 2)
-    compressor.close()
-    words = "nothing was raised" if hvd.size() == 1 else "ranks were given different groups"
-    assert words in said, said
-
-
 # -- watching a run -------------------------------------------------------------------------------
 
 WATCHED, WATCHED_STEPS, EVERY = {"wide": (40, 30), "tall": (90, 8)}, 5, 2

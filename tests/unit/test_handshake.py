@@ -95,18 +95,6 @@ def test_one_flipped_bit_is_found_after_the_next_checked_step_and_the_tensor_nam
     worlds.run(world_size, script)
 
 
-@pytest.mark.parametrize("options", [{}, {"density": 1.0, "allow_dense": True}, {"min_numel": 9}])
-def test_replicas_that_agree_go_on(options):
-    def script(collective):
-        checked = Session(configure(check_replicas_every=2, **options), steps.SPECS, collective)
-        plain = Session(configure(**options), steps.SPECS, collective)
-        for step in range(9):
-            given = steps.gradients(collective, step)
-            assert worlds.bits_of(checked.reduce(given)) == worlds.bits_of(plain.reduce(given))
-
-    worlds.run(4, script)
-
-
 def test_a_step_that_is_taken_back_is_not_checked():
     def script(collective):
         session = Session(configure(check_replicas_every=1), steps.SPECS, collective)

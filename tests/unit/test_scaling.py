@@ -76,19 +76,6 @@ def test_residuals_are_in_unscaled_units_whatever_the_scale_and_its_changes(name
     worlds.run(3, script)
 
 
-def test_a_scale_that_is_no_power_of_two_is_right_to_rounding():
-    def script(collective):
-        scaled, plain = (Session(CONFIGURATIONS["sparse"], SPECS, collective) for _ in range(2))
-        results = train(scaled, range(5), lambda step: 1000.0 + step)
-        for step, (result, wanted) in enumerate(zip(results, train(plain, range(5)))):
-            for key in wanted:
-                np.testing.assert_allclose(
-                    result[key] / (1000.0 + step), wanted[key], rtol=1e-5, atol=1e-6
-                )
-
-    worlds.run(2, script)
-
-
 @pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf, 8.0])
 def test_another_scale_or_what_is_no_scale_is_refused_on_all_ranks(scale):
     def script(collective):

@@ -26,7 +26,6 @@ from hvd_sparse.errors import (
     PeerFailure,
     RankMismatch,
     SparseError,
-    UnknownGradient,
     UnsupportedReduction,
 )
 from hvd_sparse.kernels import reference
@@ -120,29 +119,6 @@ def test_a_tensor_that_one_rank_lacks_is_named_on_all():
     for message in worlds.run(2, script):
         assert "['t1', 't2']" in message and "['t1']" in message
         assert "all ranks must compress the same tensors" in message
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("position", [0, 1], ids=["in a bucket of its own", "in a bucket of two"])
-def test_a_gradient_that_one_rank_cannot_place_fails_on_all_once(position, world_size):
-    """It has no bucket, so this rank submits something for each of the others' buckets."""
-
-    def script(collective):
-        session = start(collective, configure())
-        given, key = gradients(collective, 0), f"t{position}"
-        if collective.rank == FAULTY:
-            unknown = UnknownGradient("which tensor is this?")
-            wire, ticket = session.driver.poison(unknown, "x", np.float32)
-        else:
-            wire, ticket = session.driver.compress(position, given[key].reshape(-1))
-        reduced = collective.allreduce(wire, key).wait(None)
-        with pytest.raises(PeerFailure, match=r"UnknownGradient: which tensor is this\?"):
-            session.driver.decompress(reduced, ticket)
-        return [measured_step(session, gradients(collective, step)) for step in (1, 2)]
-
-    outcomes = worlds.run(world_size, script)
-    for step in range(2):
-        assert_conserved([steps[step] for steps in outcomes])
 
 
 def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
@@ -360,39 +336,6 @@ def test_a_failure_takes_back_no_earlier_step():
         return {key: steps for key, (steps, _, _) in snapshot(session).items()}
 
     assert worlds.run(2, script) == [{"t0": 1, "t1": 0}] * 2
-
-
-def test_a_rank_that_submits_nothing_is_a_timeout_that_names_the_tensors():
-    def script(collective):
-        session = start(collective)
-        given = gradients(collective, 0)["t0"].reshape(-1)
-        if collective.rank == FAULTY:  # its carrier comes, its entries do not
-            wire, _ = session.step.compress(0, given)
-            collective.allreduce(wire, "t0").wait(None)
-            return
-        wire, ticket = session.driver.compress(0, given)
-        reduced = collective.allreduce(wire, "t0").wait(None)
-        collective._world.timeout_s = 0.1
-        with pytest.raises(ExchangeTimeout, match=r"ranks \[1\] did not submit it; .* tensors t0"):
-            session.driver.decompress(reduced, ticket)
-
-    worlds.run(2, script)
-
-
-def test_a_cause_that_all_tensors_share_is_told_once():
-    specs = worlds.tensors(*[(8, 4)] * 64)
-
-    def script(collective):
-        together = [tuple(range(64))]
-        session = Session(worlds.configure(), specs, collective, buckets=together)
-        scale = float("nan") if collective.rank else 1.0
-        with pytest.raises(PeerFailure) as raised:
-            session.reduce(worlds.integers(specs, collective.rank), scale)
-        return str(raised.value)
-
-    first, second = worlds.run(2, script)
-    assert first.count("the loss scale is nan") == 1
-    assert "the loss scale is nan" in second
 
 
 @pytest.mark.parametrize("on_nonfinite", ["propagate", "raise"])
