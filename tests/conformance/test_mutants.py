@@ -35,12 +35,3 @@ def test_no_two_mutants_share_a_name_and_every_reason_is_of_one():
     names = [str(mutant) for mutant in MUTANTS]
     assert len(set(names)) == len(names)
     assert set(WORDS) <= set(names)
-
-
-SOUND = {f"{each.check.__name__}, {each.part!r}": each for each in MUTANTS if each.change}
-
-
-@pytest.mark.parametrize("mutant", SOUND.values(), ids=list(SOUND))
-def test_the_parts_that_the_mutants_are_made_of_pass(mutant):
-    """Or every mutant would be caught by the same fault."""
-    mutant.check(mutant.part)

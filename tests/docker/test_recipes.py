@@ -102,13 +102,6 @@ def test_ci_takes_one_stack_a_commit_and_every_stack_in_turn():
     assert run.index("export HVD_SPARSE_STACK=") < run.index("\nscripts/setup\n")
 
 
-def test_the_cluster_is_private_and_shares_its_key():
-    compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
-    assert compose["networks"]["wire"]["internal"] is True
-    assert compose["services"]["host"]["volumes"] == ["cluster:/cluster"]
-    assert "ports" not in compose["services"]["host"]
-
-
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="apt-get install openssh-client")
 def test_hosts_agree_on_a_key_although_one_has_died_while_it_created_one(tmp_path):
     text = (ROOT / "docker" / "host").read_text().replace("/usr/sbin/sshd -D -e", "true")

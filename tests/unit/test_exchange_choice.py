@@ -39,15 +39,6 @@ def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
         assert placement.mates(rank) == mates
 
 
-@pytest.mark.parametrize("ranks_per_node", [2, 3])
-def test_ranks_of_a_node_are_found_from_the_collective_where_the_option_is_silent(ranks_per_node):
-    configuration = worlds.configure(exchange="hierarchical")
-    specs = worlds.tensors((12,))
-    world = LocalWorld(6, worlds.TIMEOUT_S, ranks_per_node)
-    nodes = world.run(lambda c: Session(configuration, specs, c).step.placement.nodes)
-    assert nodes == [tuple(rank // ranks_per_node for rank in range(6))] * 6
-
-
 @pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
 def test_a_rank_outside_of_the_process_set_has_no_placement(exchange):
     class Others:

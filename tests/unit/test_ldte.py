@@ -1,14 +1,11 @@
 """LDTE and LDTE-BS: the estimate, the search that corrects it, and exact top-k where that ends."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from conformance.selector_checks import wanted
 from distributions import SMOOTH, after_error_feedback, draw
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Aim
@@ -98,16 +95,6 @@ def test_ldte_sends_what_lies_above_its_formula(name, density):
     found = Ldte(density).find(x, Context())
     assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold
     assert found.is_fallback == (count > 8 * k)
-
-
-@given(count=st.integers(1, 10**6), low=st.integers(1, 100), high=st.integers(100, 400))
-def test_a_band_holds_exactly_the_whole_counts_inside_the_tolerance(count, low, high):
-    band = band_around(count, (low / 100, high / 100), 4 * count)
-    least, most = Fraction(low, 100) * count, Fraction(high, 100) * count
-    assert band.wanted == count and count in band
-    assert least <= band.least < least + 1
-    assert most - 1 < band.most <= most
-    assert band.least - 1 not in band and band.most + 1 not in band
 
 
 @pytest.mark.parametrize(

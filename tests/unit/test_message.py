@@ -17,7 +17,6 @@ from hvd_sparse.registry import CODECS
 from hvd_sparse.step.driver import Conversation
 from hvd_sparse.wire.message import (
     ERROR_TEXT_LIMIT,
-    overhead_bytes,
     split_messages,
     write_error,
     write_message,
@@ -38,13 +37,6 @@ CODEC = CODECS.create("index_value")
 
 def frame(count):
     return CODEC.encode(selection_of(range(count), 10))
-
-
-@pytest.mark.parametrize("members", [0, 1, 5])
-def test_overhead_is_what_a_message_has_besides_its_frames(members):
-    frames = {position: frame(position) for position in range(members)}
-    message = write_message(0, 0, 0, frames)
-    assert message.size == overhead_bytes(members) + sum(f.size for f in frames.values())
 
 
 def test_long_errors_are_cut_and_stay_readable_even_within_a_letter():

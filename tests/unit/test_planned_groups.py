@@ -141,13 +141,6 @@ def policy():
     return PlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_all_ranks_adopt_one_plan_at_one_step(ranks):
-    results = adopted(policy, KEYS, ranks, [True] * 20)
-    assert results[0][0] == WARMUP + STEPS
-    assert all(result == results[0] for result in results)
-
-
 def test_graphs_are_traced_again_when_a_plan_is_made_and_when_the_ranks_have_changed():
     policy = GraphPlannedGroups(Step(CONFIGURATION, SPECS, DEFAULT, reference), "test")
     owner = SimpleNamespace(configuration=CONFIGURATION, messenger=None)
