@@ -98,13 +98,12 @@ def measured_of(outcome, kind):
     return {name: measured(outcome, name) for name in names}
 
 
-def check_refused(outcome, case="refused"):
+def check_refused(told):
     """Check that each error text contains the words given with it, and that it is an InvalidOption
     unless the words name another error."""
-    for result in measured(outcome, case):
-        for said, words in result:
-            kind = "" if words.startswith("UnsupportedInput") else "InvalidOption: "
-            assert all(word in said for word in (kind, *words.split("; "))), said
+    for said, words in told:
+        kind = "" if words.startswith("UnsupportedInput") else "InvalidOption: "
+        assert all(word in said for word in (kind, *words.split("; "))), said
 
 
 class Heard(logging.Handler):

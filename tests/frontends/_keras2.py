@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, Heard, caught
+from _common import SPARSE_ONLY, Cases, Heard, caught, check_refused
 from _keras_models import (
     RATE,
     DistributedOptimizer,
@@ -275,7 +275,7 @@ def refused(name):
         return said
 
     alone, first, clips = sgd(), sgd(), "=1.0, and would clip"
-    return [
+    told = [
         [made(adam(clipnorm=1.0)), f"clipnorm{clips} Adam's updates"],
         [made(sgd(global_clipnorm=1.0)), f"global_clipnorm{clips} velocities"],
         [made(legacy(clipvalue=1.0)), f"clipvalue{clips} velocities"],
@@ -290,3 +290,4 @@ def refused(name):
             "came through no compressor, and the SGD's work was handed over to one",
         ],
     ]
+    check_refused(told)

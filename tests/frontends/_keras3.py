@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import tensorflow as tf
-from _common import SPARSE_ONLY, Cases, caught
+from _common import SPARSE_ONLY, Cases, caught, check_refused
 from _keras_models import (
     RATE,
     DistributedOptimizer,
@@ -352,7 +352,7 @@ def refused(name):
         lambda: state(built(), "sgd"): "str is no optimizer of Keras 3",
         lambda: fitted(Other(0.1)): "UnsupportedInput; not averaged; update_step()",
     }  # fmt: skip
-    return [[caught(call), words] for call, words in calls.items()]
+    check_refused([[caught(call), words] for call, words in calls.items()])
 
 
 def documented(name, block):

@@ -5,7 +5,7 @@ import time
 from functools import partial
 
 import numpy as np
-from _common import SPARSE_ONLY, Cases, caught
+from _common import SPARSE_ONLY, Cases, caught, check_refused
 from _framework import NAME, fw
 
 if NAME == "torch":
@@ -249,7 +249,7 @@ def refused(name):
         last = caught(tf.function(lambda: LocalSteps(given, **right) and None))
         said.append([last, "before the training"])
     training.local.compressor.close()
-    return said
+    check_refused(said)
 
 
 def check_unfrozen(words):

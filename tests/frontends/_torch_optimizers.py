@@ -6,7 +6,7 @@ from functools import partial
 import _torch_programs
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, caught
+from _common import SPARSE_ONLY, Cases, caught, check_refused
 from _torch_cases import digest_of, distributed, flat_parameters
 from torch import nn
 
@@ -231,7 +231,7 @@ def refused(name):
         return said
 
     mixed = caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
-    return [
+    told = [
         [caught(made, of_horovod, network()), "is Horovod's already"],
         [caught(made, lambda m: list(m.parameters()), network()), "is list"],
         [stepped(sgd), "the SGD that calls the compressor is not the one"],
@@ -242,6 +242,7 @@ def refused(name):
         [mixed, "sparse_as_dense=True"],
         [stepped(groups=1), "groups is given to hvd.DistributedOptimizer"],
     ]
+    check_refused(told)
 
 
 @cases

@@ -44,30 +44,10 @@ def test_the_example_trains(tmp_path):
     assert "test_accuracy" in records.read_text()
 
 
-def on_devices(group):
-    return launched("frontends/ddp_devices.py", 2, "torchrun", group)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("group", ["both", "alone"])
-@pytest.mark.parametrize(
-    "case", ["topk", "ldte_bs", "small_buckets", "bucket_view", "oktopk", "nan"]
-)
-def test_a_device_gives_the_bits_of_the_cpu(case, group):
-    for result in measured(on_devices(group), case):
-        assert result["found"]["applied"] == result["expected"]["applied"]
-        assert result["found"]["finite"] == result["expected"]["finite"]
-        assert all(result["found"]["finite"]) is (case != "nan")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("group", ["both", "alone"])
-def test_every_tensor_on_a_device_is_told_to_be_staged_and_why(group):
-    for result in measured(on_devices(group), "topk"):
-        assert result["expected"]["ways"] == ["host"]
-        assert result["found"]["ways"] == ["staged"]
-        (why,) = result["found"]["because"]
-        assert "in its own buckets" in why
+def test_a_device_gives_the_bits_of_the_cpu_and_every_tensor_is_told_to_be_staged(group):
+    check_every_case(launched("frontends/ddp_devices.py", 2, "torchrun", group))
 
 
 @pytest.mark.full

@@ -4,7 +4,7 @@ local steps, programs as Horovod's examples have them, and callbacks of Keras.""
 import re
 
 import pytest
-from _common import check_every_case, check_refused, launched, measured
+from _common import check_every_case, launched, measured
 from blocks import TRAINING, blocks_for
 from programs import run_documented
 
@@ -20,11 +20,6 @@ def outcome(frontend):
 @of_both
 def test_every_case_holds_on_every_rank(frontend):
     check_every_case(outcome(frontend))
-
-
-@of_both
-def test_local_steps_that_cannot_be_are_refused_with_the_remedy(frontend):
-    check_refused(outcome(frontend))
 
 
 @pytest.mark.parametrize(("frontend", "name"), CASES, ids=lambda part: part)
