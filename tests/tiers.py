@@ -30,7 +30,6 @@ SHORT_ON_RANKS = {
     "test_production.py",
     "test_tensorflow_training.py",
     "test_torch_input.py",
-    "test_torch_optimizers.py",
     "test_torch_training.py",
 }
 """Files of the short run that start ranks: laws, exchanges, faults, checkpoints, elastic runs and

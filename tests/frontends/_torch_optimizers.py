@@ -17,6 +17,7 @@ STEPS = 8
 EVERY = range(STEPS)
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
 DENSE = {"min_numel": 10**6}
+TOLERANCE = 2e-5
 
 
 def network():
@@ -43,6 +44,20 @@ def adamw(model):
 
 
 compare = partial(_torch_programs.compare, make=sgd, method="topk", hands_over=True)
+
+
+def check_beside(name, *, said=None, steps=None, **options):
+    """Check that a program trains as with the optimizer on dense gradients. ``said`` has the
+    beginnings of the warnings about gradients that came through no compressor."""
+    found = compare(name, **options)
+    (stats,) = found.stats
+    assert found.of_the_way < TOLERANCE, found.of_the_way
+    is_dense = "ways" in options or DENSE.items() <= options.items() or name.endswith("alone")
+    assert (stats["sparse_steps"] == 0) == is_dense, stats
+    assert steps in (None, stats["steps"]), stats
+    if said is not None:
+        told = [text.startswith(begin) for text, begin in zip(found.said, said, strict=True)]
+        assert all(told) and all("came through no compressor" in text for text in found.said)
 
 
 def backward(model, step):
@@ -86,7 +101,7 @@ for label, chosen in {
     "sgd_never_compressed": DENSE,
     "adamw_never_compressed": {"make": adamw, **DENSE},
 }.items():
-    cases[f"beside_dense_{label}"] = partial(compare, program=scheduled, **chosen)
+    cases[f"beside_dense_{label}"] = partial(check_beside, program=scheduled, **chosen)
 
 
 @cases
@@ -188,7 +203,8 @@ for label, program, chosen in (
     ("sgd_scaled", partial(clipped, scaler=scaler), {"grad_scaler": scaler}),
     ("adamw", clipped, {"make": adamw, **DENSE}),
 ):
-    cases[f"clipped_{label}"] = partial(compare, program=program, clip_grad_norm=BOUND, **chosen)
+    clipping = {"program": program, "clip_grad_norm": BOUND, **chosen}
+    cases[f"clipped_{label}"] = partial(check_beside, **clipping)
 
 
 def thrown_away(wrap):
@@ -207,7 +223,8 @@ def thrown_away(wrap):
     return model
 
 
-cases["thrown_away"] = partial(compare, program=thrown_away, **UNMASKED)
+# The last step was not followed by another.
+cases["thrown_away"] = partial(check_beside, program=thrown_away, steps=5 + 1, **UNMASKED)
 
 
 @cases
@@ -315,13 +332,14 @@ def unfreezes(wrap, adds_group=False):
 
 # Adam before the selection is Adam only where nothing is selected.
 PLAIN = {"sgd": {"make": plain_sgd, **UNMASKED}, "adamw": {"make": plain_adamw, **DENSE}}
-looking = partial(partial, compare, program=looks_up)
+looking = partial(partial, check_beside, program=looks_up, said=[])
 cases["sparse_gradients"] = looking(**PLAIN["sgd"])
-cases["sparse_gradients_alone"] = partial(
-    compare, program=partial(looks_up, rest=nn.Identity), **PLAIN["sgd"]
+cases["sparse_gradients_alone"] = looking(
+    program=partial(looks_up, rest=nn.Identity), **PLAIN["sgd"]
 )
 for kind, chosen in PLAIN.items():
     cases[f"sparse_gradients_as_dense_{kind}"] = looking(how={"sparse_as_dense": True}, **chosen)
-    cases[f"unfrozen_{kind}"] = partial(compare, program=unfreezes, **chosen)
-    adds = partial(unfreezes, adds_group=True)
-    cases[f"added_{kind}"] = partial(compare, program=adds, **chosen)
+    late = {"program": unfreezes, "said": ["tensor '0.weight'"], **chosen}
+    cases[f"unfrozen_{kind}"] = partial(check_beside, **late)
+    adds = {"program": partial(unfreezes, adds_group=True), "said": ["tensor of shape"]}
+    cases[f"added_{kind}"] = partial(check_beside, **{**late, **adds})

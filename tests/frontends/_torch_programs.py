@@ -3,10 +3,11 @@
 import itertools
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, Heard
+from _common import SPARSE_ONLY, ULP, Cases, Heard
 from _torch_cases import digest_of, flat_parameters
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
@@ -14,6 +15,7 @@ from torch.utils.checkpoint import checkpoint_sequential
 from hvd_sparse.torch import Compression
 
 STEPS = 5
+TOLERANCE_ULPS = 4
 
 cases = Cases()
 
@@ -25,8 +27,8 @@ def descent(model):
 def compare(
     name, program, *, make=descent, method="ldte_bs", hands_over=False, how=None, **options
 ):
-    """Return how far the results of a program with the compressor and with dense gradients differ,
-    also relative to how far training moves the weights.
+    """Compare a program with the compressor and with dense gradients. Return how far the results
+    differ, also relative to how far training moves the weights, the stats, and the warnings.
 
     program : function that gets a wrapper for a model's optimizer, and returns the model how :
     options of Horovod's optimizer
@@ -66,22 +68,29 @@ def compare(
             compressor.close()
     moved = max(float((flat_parameters(model) - start).abs().max()) for model, start in starts)
     difference = float((ends[0] - ends[1]).abs().max())
-    kinds = ("steps", "sparse_steps", "dense_steps", "dense_bytes")
-    return {
-        "difference": difference,
-        "of_the_way": difference / moved,
-        "digest": digest_of(ours.parameters()),
-        **{kind: [each[kind] for each in stats] for kind in kinds},
-        "tensors": [
-            {key: tensor["sparse_steps"] for key, tensor in each["tensors"].items()}
-            for each in stats
-        ],
-        "said": said,
-    }
+    digest = digest_of(ours.parameters())
+    assert len(set(hvd.allgather_object(digest, name=f"{name}.alike"))) == 1
+    return SimpleNamespace(apart=difference, of_the_way=difference / moved, stats=stats, said=said)
+
+
+def check_like_dense(name, *, steps=None, dense_bytes=False, **options):
+    """Check that a program trains as with dense gradients. ``steps`` has those of the compressed
+    tensors by name, and ``dense_bytes`` tells whether others were sent dense."""
+    found = compare(name, **options)
+    assert found.apart <= TOLERANCE_ULPS * ULP["float32"], found.apart
+    assert not any(each["dense_steps"] for each in found.stats)
+    if steps is not None:
+        (stats,) = found.stats
+        sparse = {key: each["sparse_steps"] for key, each in stats["tensors"].items()}
+        assert (sparse, stats["dense_bytes"] > 0) == (steps, dense_bytes), stats
+
+
+def steps_of(*names):
+    return dict.fromkeys(names, STEPS)
 
 
 def beside_dense(program):
-    cases[program.__name__] = partial(compare, program=program)
+    cases[program.__name__] = partial(check_like_dense, program=program)
     return program
 
 
@@ -116,6 +125,7 @@ def train_words(wrap, *, every=1, **options):
     return model
 
 
+HEAD = ("head.weight", "head.bias")
 words = {
     "embeddings_as_dense": {"sparse_as_dense": True},
     # Horovod submits the second table's old gradient, kept as zeros, without a hook.
@@ -124,8 +134,13 @@ words = {
     "embeddings_as_dense_submitted_late": {"sparse_as_dense": True, "backward_passes_per_step": 2},
     "sparse_embeddings_untouched": {},
 }
+expected = {
+    "embeddings_as_dense": steps_of("first.weight", "second.weight", *HEAD),
+    "sparse_embeddings_untouched": steps_of(*HEAD),
+}
 for label, options in words.items():
-    cases[label] = partial(compare, program=partial(train_words, **options))
+    chosen = {"program": partial(train_words, **options), "steps": expected.get(label)}
+    cases[label] = partial(check_like_dense, **chosen)
 
 
 def train_steps(wrap, model, forward=None, **how):
@@ -177,7 +192,13 @@ def one_loss_overflows(wrap):
 
 
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
-cases["one_loss_overflows"] = partial(compare, program=one_loss_overflows, grad_scaler=scaler)
+undone = dict.fromkeys(("2.weight", "2.bias", "4.weight", "4.bias"), STEPS - 1)
+cases["one_loss_overflows"] = partial(
+    check_like_dense,
+    program=one_loss_overflows,
+    grad_scaler=scaler,
+    steps={**steps_of("0.weight", "0.bias"), **undone},
+)
 
 
 class Tied(nn.Module):
@@ -212,10 +233,23 @@ def gradient_checkpointing(wrap):
 
 # Biases go dense by default, beside carriers of another dtype in Horovod's groups.
 cases["groups_of_compressed_and_dense_tensors"] = partial(
-    compare, program=train_tower, how={"groups": 2}, compress_1d=False, min_numel=30
+    check_like_dense,
+    program=train_tower,
+    how={"groups": 2},
+    compress_1d=False,
+    min_numel=30,
+    steps=steps_of("0.weight", "2.weight"),
+    dense_bytes=True,
 )
 # From two ranks on, dense moves no more bytes than half of the entries with their indices.
-cases["half_density"] = partial(compare, program=train_tower, density=0.5, allow_dense=True)
+
+
+@cases
+def half_density(name):
+    found = compare(name, train_tower, density=0.5, allow_dense=True)
+    (stats,) = found.stats
+    assert hvd.size() == 1 or found.apart <= TOLERANCE_ULPS * ULP["float32"], found.apart
+    return stats["dense_steps"]
 
 
 def data(step):

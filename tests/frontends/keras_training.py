@@ -102,7 +102,8 @@ def handed_over(
     assert (sparse_steps > 0) == (not name.endswith("never_compressed"))
 
 
-def trained(name, *, make, method="ldte_bs", hands_over=True, **options):
+def trained(name, *, make, method="ldte_bs", hands_over=True, arrays=None, **options):
+    """Train at density 0.05. Check the arrays that the memory has, if they are given."""
     keras.utils.set_random_seed(4)
     model = keras.Sequential([keras.layers.Dense(24, activation="tanh"), keras.layers.Dense(4)])
     model.build((None, 12))
@@ -118,9 +119,11 @@ def trained(name, *, make, method="ldte_bs", hands_over=True, **options):
     ).history["loss"]
     achieved, tensors = compressor.stats()["density_achieved"], compressor.state_dict()["tensors"]
     compressor.close()
+    found = sorted(tensors[sorted(tensors)[1]]["arrays"])
     assert are_alike(weights_of(model).tolist(), name)
     assert losses[-1] < losses[0], losses
-    return {"density": achieved, "arrays": sorted(tensors[sorted(tensors)[1]]["arrays"])}
+    assert arrays is None or (found == arrays and achieved < 0.07), (found, achieved)
+    assert "steps" not in options or abs(achieved - 0.05) < 0.005, achieved
 
 
 def by_store(model, optimizer, plain):
@@ -193,8 +196,11 @@ MOMENTS = {
     "adamw": {"make": adamw, **DENSE},
 }
 TRAINED = {
-    "sgd": {"make": lambda: optimizers.SGD(falling(0.05), momentum=0.9)},
-    "adam": {"make": adam},
+    "sgd": {
+        "make": lambda: optimizers.SGD(falling(0.05), momentum=0.9),
+        "arrays": ["momentum", "residual", "sent_in"],
+    },
+    "adam": {"make": adam, "arrays": ["largest", "mean", "residual", "square"]},
 }
 if IS_3:
     muon = partial(optimizers.Muon, 0.05, exclude_layers=["second"], adam_lr_ratio=0.5)

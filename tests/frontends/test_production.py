@@ -1,7 +1,7 @@
 """Loss scaling; and ten steps are five, a checkpoint, a new process and five more."""
 
 import pytest
-from _common import launched, measured, measured_of
+from _common import check_every_case, launched, measured
 
 WORLDS = {"save": (2, "mpi"), "resume": (2, "gloo")}
 
@@ -12,17 +12,9 @@ def outcome_of(tmp_path_factory):
     return lambda work: launched("frontends/production.py", *WORLDS[work], "torch", work, folder)
 
 
-@pytest.fixture(params=["torch", pytest.param("tensorflow", marks=pytest.mark.full)])
-def scaled(request, outcome_of):
-    if request.param == "torch":
-        return measured_of(outcome_of("save"), "scaling")
-    return measured_of(launched("frontends/user_programs.py", 2, "mpi", "tensorflow"), "scaling")
-
-
-def test_inf_on_one_rank_is_seen_in_that_tensor_on_all_and_leaves_no_trace(scaled):
-    """Each rank checks it, and all end with the same weights."""
-    for ends in scaled.values():
-        assert len(set(ends)) == 1
+def test_inf_on_one_rank_is_seen_in_that_tensor_on_all_and_leaves_no_trace(outcome_of):
+    """As in TensorFlow, in the launch of test_user_programs.py."""
+    check_every_case(outcome_of("save"))
 
 
 def test_a_new_process_goes_on_bit_for_bit(outcome_of):

@@ -3,16 +3,13 @@
 import json
 
 import pytest
-from _common import check_every_case, launched, measured, measured_of
+from _common import check_every_case, launched
 from _tensorflow_settings import LAUNCHES
 from harness import launch, launch_example
 
-KERAS_2 = (2, "gloo")
 KERAS_3 = [(2, "gloo", "keras3"), pytest.param((3, "mpi", "keras3"), marks=pytest.mark.full)]
 
 in_all = pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
-of_keras = pytest.mark.parametrize("world", [KERAS_2, *KERAS_3], ids=str)
-of_keras_3 = pytest.mark.parametrize("world", KERAS_3, ids=str)
 
 
 def outcome_in(world):
@@ -26,24 +23,6 @@ def outcome_in(world):
 @in_all
 def test_density_one_trains_like_dense_and_every_law_holds_on_every_rank(world):
     check_every_case(outcome_in(world))
-
-
-@of_keras
-def test_few_entries_train_the_same_replicas(world):
-    arrays = {
-        "trains_sgd": ["momentum", "residual", "sent_in"],
-        "trains_adam": ["largest", "mean", "residual", "square"],
-    }
-    found = measured_of(outcome_in(world), "trains")
-    for case, expected in arrays.items():
-        for result in found[case]:
-            assert result["density"] < 0.07 and result["arrays"] == expected
-
-
-@of_keras_3
-def test_a_run_along_the_rate_of_a_keras_schedule_sends_the_mean_that_was_asked_for(world):
-    for result in measured(outcome_in(world), "trains_along_rate"):
-        assert result["density"] == pytest.approx(0.05, rel=0.1)
 
 
 @pytest.mark.full

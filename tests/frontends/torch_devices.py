@@ -77,7 +77,10 @@ def refusals(name):
     with without_nccl():
         refused("no nccl", a=there)
     refused("host", a=there, b=here)
-    return words
+    assert "wire is 'device', and Horovod was built without NCCL" in words["no nccl"], words
+    assert "HOROVOD_GPU_OPERATIONS=NCCL" in words["no nccl"], words
+    assert "tensor 'b' is on cpu" in words["host"], words
+    return {}
 
 
 def warm_messages_have_one_length(name):

@@ -97,15 +97,13 @@ def train(block, names, _):
     exec(compile(block.text, block.name, "exec"), names)
     weights = take_steps(names, own)
     if weights is None:
-        return {"is_trained": False}
+        return {}
     compression = names.get("compression", names.get("compressor"))
     report = compression.stats() if hasattr(compression, "stats") else {}
-    return {
-        "is_trained": True,
-        "digest": fw.digest_of(weights),
-        "sparse_steps": report.get("sparse_steps"),
-        "is_apart": type(compression) is fw.Compression._nothing,
-    }
+    is_apart = type(compression) is fw.Compression._nothing
+    digests = hvd.allgather_object(fw.digest_of(weights), name=f"{block.name}.alike")
+    assert (len(set(digests)) == 1) is not is_apart
+    return {"sparse_steps": report.get("sparse_steps"), "is_apart": is_apart}
 
 
 if __name__ == "__main__":
