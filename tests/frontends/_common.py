@@ -92,12 +92,6 @@ def check_every_case(outcome):
         assert not errors, f"rank {rank}: {errors}"
 
 
-def measured_of(outcome, kind):
-    names = [name for name in outcome.results[0] or {} if name.startswith(kind)]
-    assert names, f"there is no case of {kind}\n{outcome.end}"
-    return {name: measured(outcome, name) for name in names}
-
-
 def check_refused(told):
     """Check that each error text contains the words given with it, and that it is an InvalidOption
     unless the words name another error."""

@@ -241,6 +241,7 @@ def planned_makes_no_difference(name):
             assert plan["wire"]["start_s"] > 0 or NAME == "tensorflow"
         if NAME == "torch":
             assert run.adopted() == [ADOPTED_AT, REJOINED_AT + ADOPTED_AT], run.adopted()
+            assert run.groups[REJOINED_AT] == run.groups[0], "a new worker has other groups"
         else:
             assert run.others == [ADOPTED_AT] and len(run.adopted()) == 1
             assert usual.groups[-1] is None and len(set(run.digests)) == TAKEN

@@ -83,11 +83,6 @@ def test_dense_steps_keep_the_velocity_even_with_masking(nesterov):
     )
 
 
-def test_with_masking_sending_everything_is_plain_sgd():
-    np.testing.assert_allclose(corrected(sent_sparse), sgd(0.0), rtol=1e-6)
-    assert not np.allclose(corrected(sent_sparse), sgd(MOMENTUM), rtol=1e-2)
-
-
 @pytest.mark.parametrize(
     ("memory", "other"),
     [

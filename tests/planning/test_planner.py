@@ -61,12 +61,6 @@ def test_a_step_is_as_worked_out_by_hand():
     assert end_s(HAND, (3,)) == 6 + 0.5 + 6 + 7
 
 
-def test_a_wire_that_is_busy_keeps_a_group_waiting():
-    slow = Instance([1.0, 1.0], [1, 1], Line(5.0, 0.0))
-    assert end_s(slow, (1, 2)) == 1.0 + 5.0 + 5.0
-    assert end_s(slow, (2,)) == 2.0 + 5.0
-
-
 def test_groups_that_need_not_be_apart_are_joined():
     instance = Instance([1.0, 1.0, 10.0], [1] * 3, Line(0.1, 1.0))
     assert simplified(instance, (1, 2, 3)) == best_plan(instance) == (2, 3)

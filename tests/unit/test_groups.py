@@ -12,12 +12,8 @@ from hypothesis import strategies as st
 from unit import merged
 
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.kernels import reference
-from hvd_sparse.plan.measuring import PlannedGroups
-from hvd_sparse.plan.policy import Policy
 from hvd_sparse.step.buckets import grouped, merge_small, one_per_tensor
 from hvd_sparse.step.session import Session
-from hvd_sparse.step.step import Step
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9))
 SHAPES = st.lists(st.lists(st.integers(0, 40), max_size=3).map(tuple), max_size=12)
@@ -63,20 +59,6 @@ def test_groups_make_no_difference_to_any_bit_and_may_change_at_any_step(exchang
     alone = train([50], exchange=exchange)
     for plans in ([None], [1], [2, 50, [["t0", "t5"], ["t1", "t4"]]]):
         assert train(plans, exchange=exchange) == alone
-
-
-@pytest.mark.parametrize("groups", [2, "planned"])
-def test_after_the_ranks_have_changed_groups_are_those_of_a_new_worker(groups):
-    frontend = pytest.importorskip("hvd_sparse.torch.compressor", exc_type=ImportError)
-    configuration = worlds.configure(groups=groups)
-    step = Step(configuration, SPECS, buckets(groups), reference)
-    policy = PlannedGroups(step, "test") if groups == "planned" else Policy()
-    parts = dict.fromkeys(("watchdog", "_driver", "_scale", "_changes", "results"), mock.Mock())
-    compressor = frontend.TorchCompressor.__new__(frontend.TorchCompressor)
-    vars(compressor).update(parts, configuration=configuration, step=step, _policy=policy)
-    step.regroup(buckets(3))
-    compressor._forget_world()
-    assert step.buckets == buckets(groups) != buckets(3)
 
 
 def test_groups_do_not_change_in_the_middle_of_a_step():

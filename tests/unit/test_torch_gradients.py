@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
@@ -349,25 +348,3 @@ def test_before_auto_chooses_a_way_a_result_that_was_thrown_away_is_undone():
     compressor.compress(torch.ones(3))
     made = [name for name, *_ in calls.mock_calls]
     assert made == ["results.settle", "policy.begin", "passed_on"]
-
-
-@pytest.mark.parametrize("has_begun", [False, True])
-@pytest.mark.parametrize(("met", "asked"), [((-1, 0), "meet"), ((1, 3), "rejoin"), ((1, 2), None)])
-def test_a_gradient_lets_ranks_meet_that_have_not_met_in_this_world(has_begun, met, asked):
-    """Also the first gradient: workers may have left since an elastic state was synchronized."""
-    told = []
-    compressor = SimpleNamespace(
-        _is_closed=False,
-        _is_elastic=True,
-        has_begun=has_begun,
-        process_set=None,
-        step=SimpleNamespace(rank=met[0], world_size=met[1]),
-        collective=SimpleNamespace(rank=1, world_size=2),
-        _look_at=lambda optimizer: None,
-        _meet=lambda: told.append("meet"),
-        rejoin=lambda: told.append("rejoin"),
-    )
-    compressor._follow_world = partial(TorchCompressor._follow_world, compressor)
-    TorchCompressor._greet(compressor)
-    assert told == ([asked] if asked else [])
-    assert compressor.has_begun
