@@ -147,11 +147,6 @@ def test_the_oldest_numba_that_is_used_is_the_oldest_that_the_package_asks_for()
     assert f'"numba>={".".join(map(str, OLDEST))}"' in project
 
 
-def test_numpy_that_was_asked_for_says_nothing():
-    done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format("numpy"))
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.mark.parametrize(("engine", "extra"), [("numba", "fast"), ("torch", "torch")])
 def test_an_engine_that_is_asked_for_and_not_there_is_an_error_with_the_remedy(engine, extra):
     done = run_python("-c", f"import sys; sys.modules['{engine}'] = None\n{RESOLVE.format(engine)}")
@@ -160,13 +155,13 @@ def test_an_engine_that_is_asked_for_and_not_there_is_an_error_with_the_remedy(e
     assert f"pip install 'hvd-sparse[{extra}]'" in done.stderr
 
 
-@needs_torch
-def test_the_engine_torch_needs_no_numba():
+@pytest.mark.parametrize("engine", ["numpy", pytest.param("torch", marks=needs_torch)])
+def test_an_engine_that_was_asked_for_needs_no_numba_and_says_nothing(engine):
     script = (
         "import numpy as np\n"
         "assert kernels.take_largest(np.arange(9.0), 2).indices.tolist() == [7, 8]"
     )
-    done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format("torch") + script)
+    done = run_python("-c", WITHOUT_NUMBA + RESOLVE.format(engine) + script)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -339,11 +339,9 @@ def test_what_is_no_writer_is_refused_with_those_there_are(given):
         resolve_writers(given)
 
 
-def test_a_metric_that_is_no_number_is_refused_and_nan_is_null(tmp_path):
+def test_a_metric_that_is_nan_is_null(tmp_path):
     sink = JsonLines(str(tmp_path / "run.jsonl")).open()
     sink.log(step=1, loss=float("nan"), accuracy=np.float32(0.5))
-    with pytest.raises(InvalidOption, match="metric 'loss' is 'much'"):
-        sink.log(step=2, loss="much")
     (line,) = (tmp_path / "run.jsonl").read_text().splitlines()
     assert json.loads(line)["loss"] is None and json.loads(line)["accuracy"] == 0.5
 
@@ -358,8 +356,9 @@ def test_a_step_may_be_an_integer_of_any_kind_and_nothing_else(tmp_path, make):
         for step in ("four", "4", [4], 2.7, float("nan")):
             with pytest.raises(InvalidOption, match=r"step of log\(\) is .* an integer"):
                 log(step=step, loss=0.5)
-        with pytest.raises(InvalidOption, match="metric 'loss' is"):
-            log(step=5, loss=np.ones(2))
+        for loss in ("much", np.ones(2)):
+            with pytest.raises(InvalidOption, match="metric 'loss' is"):
+                log(step=5, loss=loss)
     compressor.close()
     for name in ("run", "own"):
         lines = map(json.loads, (tmp_path / f"{name}.jsonl").read_text().splitlines())
@@ -469,11 +468,10 @@ def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
 def test_a_metric_with_the_name_of_a_field_of_all_records_is_refused(tmp_path):
     path = tmp_path / "run.jsonl"
     sink = JsonLines(str(path)).open()
-    for name in ("event", "step", "seconds", "time"):
+    for name in ("event", "seconds", "time"):
         with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
-            check_names({"loss": 0.5, name: 1.0})
-        if name != "step":
-            with pytest.raises(InvalidOption, match=f"metric '{name}' has the name of a field"):
-                sink.log(1, loss=0.5, **{name: 1.0})
+            sink.log(1, loss=0.5, **{name: 1.0})
+    with pytest.raises(InvalidOption, match="metric 'step' has the name of a field"):
+        check_names(["step"])
     sink.close()
     assert not path.read_text()

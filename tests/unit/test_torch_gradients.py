@@ -216,14 +216,14 @@ def test_one_number_travels_and_the_gradient_comes_back_as_it_is(caplog):
     assert compression.decompress(sent * 2, context) is gradient
 
 
-BEGIN = """
+ON_ONE_RANK = """
 import gc, os, weakref
 import horovod.torch as hvd
 import torch
 from hvd_sparse.torch import Compression
 hvd.init()
-"""
-KEPT = """
+
+# A ticket lets the gradient go with the result.
 layer = torch.nn.Linear(40, 30)
 compression = Compression.topk(layer.named_parameters(), density=0.1)
 for name, parameter in layer.named_parameters():
@@ -232,8 +232,8 @@ for name, parameter in layer.named_parameters():
     assert ticket.has_carrier is (name == "weight") and ticket.extra is not None
     compression.decompress(hvd.allreduce(wire, name=name), ticket)
     assert ticket.extra is None, name
-"""
-WITHOUT_CYCLES = """
+
+# A step leaves nothing to the collector of cycles.
 layers = torch.nn.Sequential(*(torch.nn.Linear(40, 30, bias=False) for _ in range(3)))
 compression = Compression.topk(layers.named_parameters(), density=0.1, name="cycles")
 
@@ -251,8 +251,8 @@ gc.disable()
 for _ in range(3):
     step()
 assert gc.collect() == 0
-"""
-FREED = """
+
+# A run on one rank that clips lets its parameters go.
 def trained():
     layer = torch.nn.Linear(40, 30)
     optimizer, named = torch.optim.SGD(layer.parameters(), 0.1), list(layer.named_parameters())
@@ -266,8 +266,8 @@ first = trained()
 gc.collect()
 trained()
 assert first() is None
-"""
-DISCARDED = """
+
+# A result that is thrown away leaves no trace in an elastic restart.
 os.environ["HOROVOD_ELASTIC"] = "1"
 layer = torch.nn.Linear(40, 30)
 optimizer, named = torch.optim.SGD(layer.parameters(), 0.1), list(layer.named_parameters())
@@ -282,18 +282,8 @@ assert state["steps"] == 0 and not state["arrays"]["residual"].any()
 """
 
 
-@pytest.mark.parametrize(
-    "program",
-    [KEPT, WITHOUT_CYCLES, FREED, DISCARDED],
-    ids=[
-        "a ticket lets the gradient go with the result",
-        "a step leaves nothing to the collector of cycles",
-        "a run on one rank that clips lets its parameters go",
-        "a result that is thrown away leaves no trace in an elastic restart",
-    ],
-)
-def test_on_one_rank_of_horovod(program):
-    done = run_python("-c", BEGIN + program)
+def test_on_one_rank_of_horovod():
+    done = run_python("-c", ON_ONE_RANK)
     assert done.returncode == 0, done.stderr
 
 
