@@ -24,17 +24,6 @@ def test_half_density_goes_dense_where_that_is_cheaper(outcome):
     assert found == [steps] * len(found)
 
 
-def test_the_ranks_of_a_process_set_plan_for_themselves(outcome):
-    results = measured(outcome, "planned_by_members")
-    plans = [result["plan"] for result in results if result["is_member"]]
-    assert plans
-    assert all(plan is not None and plan == plans[0] for plan in plans)
-    for result in results:  # steps in the warm-up are dense, and the plan is for those behind it
-        if result["is_member"]:
-            assert set(result["nbytes"]) == {"wide", "tall", "one", "deep", "small", "bias"}
-            assert 4 * 64 <= result["nbytes"]["wide"] <= 12 * 64
-
-
 def test_a_summary_is_printed_on_one_rank_alone(outcome):
     words = f"hvd_sparse {WATCHED_NAME}, since it was made: {WATCHED_STEPS} steps"
     assert outcome.output.count(words) == 1

@@ -11,7 +11,7 @@ from programs import run_python
 
 from hvd_sparse.watch import peers
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, ask_all, clock
+from hvd_sparse.watch.peers import Answer, Endpoint, Port, ask_all, clock
 from hvd_sparse.watch.watchdog import (
     EXIT_CODE,
     Line,
@@ -88,34 +88,6 @@ def stopped(monkeypatch):
     monkeypatch.setattr(peers, "clock", clock)
     monkeypatch.setattr(watchdogs, "clock", clock)
     return clock
-
-
-def test_a_ledger_knows_what_is_pending_since_when_and_how_often(stopped):
-    ledger = Ledger()
-    assert ledger.oldest() is None
-    ledger.begin("a")
-    stopped.now_s = 102.0
-    ledger.begin("b")
-    stopped.now_s = 105.0
-    assert list(ledger.pending()) == ["a", "b"]
-    assert ledger.oldest() == ("a", 1, 5.0)
-    assert ledger.idle_s == 3.0
-    ledger.end("a")
-    ledger.begin("a")
-    assert ledger.pending() == {"b": 1, "a": 2}
-    assert ledger.submissions == 3
-    ledger.clear()
-    assert ledger.pending() == {} and ledger.oldest() is None
-    assert ledger.submissions == 3
-
-
-def test_a_ledger_is_behind_another_in_what_it_submitted_less_often():
-    ledger = Ledger()
-    for name in "aab":
-        ledger.begin(name)
-    assert ledger.behind({"a": 2, "b": 2, "c": 1}) == ["b", "c"]
-    ledger.restart()
-    assert ledger.behind({"a": 1}) == ["a"]
 
 
 LIMIT_S = 10.0
