@@ -14,10 +14,7 @@ pytest.importorskip("horovod.tensorflow", exc_type=ImportError)
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption, SparseError
-from hvd_sparse.kernels import reference
-from hvd_sparse.plan.policy import Policy
-from hvd_sparse.step.step import Step
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.telemetry.contract import numbers_of
 from hvd_sparse.tensorflow import (
     Compression,
@@ -30,32 +27,6 @@ from hvd_sparse.tensorflow import (
     local_steps,
 )
 from hvd_sparse.tensorflow.optimizer import is_keras_3
-from hvd_sparse.watch.watchdog import Ledger
-
-TOKENS = {b"a": 0, b"b": 1}
-
-
-def test_tensors_of_a_failed_step_that_have_no_result_are_dropped_in_the_next(monkeypatch):
-    monkeypatch.setattr(graph_functions, "LEAST_WAIT_S", 0.0)
-    specs = worlds.tensors((12,), (9,))
-    step = Step(worlds.configure(), specs, [(0,), (1,)], reference)
-    step.meet(0, 1)
-    owner = SimpleNamespace(step=step, watchdog=SimpleNamespace(ledger=Ledger()))
-    functions = graph_functions.GraphFunctions(owner, TOKENS, Policy())
-    functions.traced |= {"t0", "t1"}
-
-    def send(token):
-        gradient = np.ones(specs[TOKENS[token]].numel, np.float32)
-        wire, number, *_ = functions.send(gradient, token, 1.0)
-        return wire, number
-
-    for _ in range(3):
-        wire, number = send(b"a")
-        send(b"b")
-        with pytest.raises(SparseError):
-            functions.receive(number, np.full_like(wire, np.nan), wire, wire)
-    send(b"a")
-    assert len(functions._tickets) == 1
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 3)])
