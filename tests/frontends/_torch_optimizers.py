@@ -52,6 +52,7 @@ def check_beside(name, *, said=None, steps=None, **options):
     found = compare(name, **options)
     (stats,) = found.stats
     assert found.of_the_way < TOLERANCE, found.of_the_way
+    assert found.is_alike or said, "what came through no compressor is each rank's own"
     is_dense = "ways" in options or DENSE.items() <= options.items() or name.endswith("alone")
     assert (stats["sparse_steps"] == 0) == is_dense, stats
     assert steps in (None, stats["steps"]), stats
