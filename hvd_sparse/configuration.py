@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Union
@@ -36,6 +37,7 @@ from hvd_sparse.density_rule import Density, DensityRule
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.exchanges.auto import Auto
 from hvd_sparse.exchanges.contract import Exchange
+from hvd_sparse.kernels.engines import works_on_devices
 from hvd_sparse.memories.contract import Memory
 from hvd_sparse.registry import (
     CODECS,
@@ -62,6 +64,16 @@ PARTS = {
     "exchange": EXCHANGES,
     "schedule": SCHEDULES,
 }
+STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
+    "rollback": (operator.not_, "False updates the residual in place on the host"),
+    "select_over": (lambda chosen: chosen == "group", "'group' joins vectors on the host"),
+    "check_replicas_every": (bool, "reads results on the host"),
+    "telemetry": (bool, "measures residuals on the host"),
+    "engine": (lambda engine: not works_on_devices(engine), "works on arrays on the host"),
+}
+"""Common options that can cause gradients to be copied to the host. Each has a function that
+returns whether a value of the option does this, and the reason."""
+
 EngineChoice = Union[str, dict[str, object], None]
 """The option ``engine``: an id, a mapping with an "id" and options, or None for the fastest."""
 
@@ -262,6 +274,20 @@ class Configuration:
     def hides(self) -> bool:
         """Whether the run measures the densities (``density="hiding"``)."""
         return self.rule is not None and self.rule.c_max is not None
+
+    def why_staged(self, spec: TensorSpec) -> str:
+        """Return the reason why a tensor's gradient is copied from an accelerator to the host;
+        empty if it stays on its device."""
+        if not self.is_sparse(spec.shape, spec.numel):
+            return "they are never compressed, and Horovod gets them on the CPU"
+        for kind in PARTS:
+            part = getattr(self, kind)
+            if why := getattr(part, "needs_host", ""):  # schedules process no vectors
+                return f"{kind} {part.id!r} {why}"
+        for option, (stages, why) in STAGES.items():
+            if stages(getattr(self, option)):
+                return f"{option} {why}"
+        return ""
 
     @property
     def follows_rate(self) -> bool:

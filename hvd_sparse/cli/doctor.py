@@ -147,16 +147,15 @@ def _print_torch() -> None:
     messages are sent from the host or the device."""
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
-    ways = importlib.import_module("hvd_sparse.frontend.torch.ways")
     horovod = importlib.import_module("hvd_sparse.collectives.horovod_torch")
-    device, host = arrays.accelerator(), f"    gradients on the CPU: {ways.HOST}; "
+    device, host = arrays.accelerator(), "    gradients on the CPU: host; "
     if device is None:
         print(f"{host}torch finds no accelerator")
         reason = "torch finds no accelerator"
     else:
         print(
-            f"{host}on {device}: {ways.DEVICE} (only selected entries are copied) or, with some "
-            f"parts and options, {ways.STAGED} (copied to the host and back)"
+            f"{host}on {device}: device (only selected entries are copied) or, with some parts and "
+            "options, staged (copied to the host and back)"
         )
         reason = horovod.why_not_on(torch.device(device))
     if reason is not None:

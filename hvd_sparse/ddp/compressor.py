@@ -47,6 +47,7 @@ class DdpCompressor(ParameterCompressor):
 
     clips_all_gradients = True
     counts_in_groups = True
+    needs_host = "DistributedDataParallel keeps gradients in its own buckets"
     way_of_gradients = (
         "run the backward pass through the DDP model that was registered, not through its .module, "
         "and the last one before a step outside of no_sync(); if some parameters get no gradient, "

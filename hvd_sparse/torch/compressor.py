@@ -75,7 +75,6 @@ class TorchCompressor(ParameterCompressor):
 
     has_device_wire = True
     clips_all_gradients = True
-    leaves_on_device = True
     way_of_gradients = (
         "give the optimizer to hvd.DistributedOptimizer(optimizer, compression=compression), "
         "with the same compression, and call synchronize() before skip_synchronize()"

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.frontend.torch.ways import say_ways
+from hvd_sparse.frontend.torch.compressor import say_ways
 from hvd_sparse.kernels.torch import vector as together
 from hvd_sparse.kernels.torch.vector import current_walk, fetch_all, run_together
 

@@ -6,7 +6,7 @@ import pytest
 from installed import horovod_parts, is_installed
 from programs import run_python
 
-from hvd_sparse.configuration import PARTS, Configuration
+from hvd_sparse.configuration import PARTS, STAGES, Configuration
 from hvd_sparse.types import TensorSpec
 
 pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
@@ -15,15 +15,11 @@ WEIGHT = TensorSpec("weight", (64, 64), "float32")
 
 
 def why(spec=WEIGHT, **options):
-    from hvd_sparse.frontend.torch.ways import why_staged
-
     chosen = {"selector": {"id": "topk", "density": 0.01}, **options}
-    return why_staged(Configuration.create(**chosen), spec)
+    return Configuration.create(**chosen).why_staged(spec)
 
 
 def test_it_is_known_of_every_common_option_whether_it_stages():
-    from hvd_sparse.frontend.torch.ways import STAGES
-
     stage_nothing = {
         *("min_numel", "compress_1d", "groups", "max_gathered_bytes", "clip_grad_norm"),
         *("allow_dense", "on_nonfinite", "telemetry_every", "name", "timeout_s", "wire"),
@@ -57,14 +53,13 @@ def test_the_reason_is_told(options, words):
 
 
 def test_a_part_of_a_users_own_is_staged():
-    from hvd_sparse.frontend.torch.ways import why_staged
     from hvd_sparse.selectors.contract import DensitySelector
 
     class Own(DensitySelector):
         id = "own"
 
     made = Configuration.create(selector={"id": "topk", "density": 0.01})
-    told = why_staged(dataclasses.replace(made, selector=Own(0.01)), WEIGHT)
+    told = dataclasses.replace(made, selector=Own(0.01)).why_staged(WEIGHT)
     assert told == "selector 'own' is not known to work on devices"
 
 

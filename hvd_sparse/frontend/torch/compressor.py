@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -15,14 +17,15 @@ from hvd_sparse.frontend.torch.applying import MOMENTS, Follower
 from hvd_sparse.frontend.torch.arrays import (
     TorchDevices,
     flatten,
+    is_on_device,
     like,
     own_memory,
     spec_of,
     vector_of,
 )
 from hvd_sparse.frontend.torch.results import Results
-from hvd_sparse.frontend.torch.ways import DEVICE, HOST, say_ways, ways_of
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
+from hvd_sparse.kernels.torch.vector import can_stop
 from hvd_sparse.memories._directions import DirectionState, Moments
 from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import HidingPolicy
@@ -36,6 +39,8 @@ from hvd_sparse.step.step import Step
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
 
+logger = logging.getLogger("hvd_sparse")
+
 NORM = "the norm of all gradients, for clip_grad_norm"
 SMALLEST = 1e-6
 """Added to the norm by which gradients are divided to clip them, as in torch's
@@ -45,14 +50,23 @@ SMALLEST = 1e-6
 class ParameterCompressor(Compressor):
     """A compressor of the gradients of PyTorch's parameters. ``carrier_dtype`` is the dtype of
     the carriers, the small arrays that are reduced in sparse steps. The default is the dtype of the
-    residual."""
+    residual.
+
+    A gradient on an accelerator stays there if all parts and options support this. Then its
+    residual and its result are there too, and only the selected entries leave the device. Otherwise
+    the gradient is staged: copied to pinned memory of the host, and its result copied back. The
+    host waits for the copies of all gradients of a bucket together, when it makes the bucket's
+    message. In dense steps, and with exchanges of several phases, it waits for each gradient's
+    copy. It never waits for the copies of results.
+    """
 
     way_of_gradients = ""
     """Text for errors: how to make an optimizer's gradients come through the compressor."""
     clipping_remedy = ""
     """Text for warnings: what to do instead of clipping results."""
-    leaves_on_device = False
-    """Whether gradients on an accelerator may stay there (see ``frontend.torch.ways``)."""
+    needs_host = ""
+    """The reason why this frontend copies gradients from an accelerator to the host; empty if they
+    may stay on their device."""
     counts_in_groups = False
     """Whether the parameter groups of the optimizer's saved state have the key ``STEPS``."""
     has_begun = False
@@ -74,10 +88,12 @@ class ParameterCompressor(Compressor):
         self.name = self._naming.take(specs)
         self._parameters = [parameter for _, parameter in named]
         self._views: dict[int, tuple[int, np.ndarray]] = {}  # by address of the memory
-        self._ways, self._staged_because = ways_of(
-            list(zip(specs, self._parameters)), configuration, can_stay=self.leaves_on_device
-        )
-        self._stays = [way == DEVICE for way in self._ways.values()]
+        # None for a gradient on the host, and an empty text for one that stays on its device.
+        self._staged_because = [
+            (self.needs_host or configuration.why_staged(spec)) if is_on_device(parameter) else None
+            for spec, parameter in zip(specs, self._parameters)
+        ]
+        self._stays = [reason == "" for reason in self._staged_because]
         resolve = resolve_engine_by_place if any(self._stays) else resolve_engine
         kernels, buckets = resolve(configuration.engine), grouped(specs, configuration)
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
@@ -89,12 +105,12 @@ class ParameterCompressor(Compressor):
         # or values that a broadcast has written there.
         self.made_states: set[int] = set()
         self.results = Results(self.step, self._parameters)
-        self._is_on_devices = set(self._ways.values()) != {HOST}
+        self._is_on_devices = any(reason is not None for reason in self._staged_because)
         if self._is_on_devices:
             self.step.transactions.devices = TorchDevices(
                 [p.device if stays else None for p, stays in zip(self._parameters, self._stays)]
             )
-            say_ways(self.name, sum(self._stays), self._staged_because.values())
+            say_ways(self.name, sum(self._stays), filter(None, self._staged_because))
 
     def _value_of(self, position: int) -> np.ndarray:
         """Return a parameter's entries as a flat array. If possible, every step gets the same view
@@ -245,8 +261,13 @@ class ParameterCompressor(Compressor):
             is copied back
         staged_because : for each staged tensor, the reason
         """
-        ways = {"ways": dict(self._ways), "staged_because": dict(self._staged_because)}
-        return {**super().stats(), **ways}
+        told = dict(zip(self.step.keys, self._staged_because))
+        ways = {
+            key: "host" if reason is None else "staged" if reason else "device"
+            for key, reason in told.items()
+        }
+        because = {key: reason for key, reason in told.items() if reason}
+        return {**super().stats(), "ways": ways, "staged_because": because}
 
     def state_dict(self) -> Report:
         """Return the state as in ``Compressor.state_dict``, with torch tensors instead of arrays,
@@ -264,6 +285,22 @@ class ParameterCompressor(Compressor):
         self.results.close()
         # The optimizer's class holds this object, which must not hold Horovod's optimizer.
         self._follower = self.step.pace_of = None
+
+
+def say_ways(name: str, stay: int, reasons: Iterable[str]) -> None:
+    told = "; ".join(f"{count} because {why}" for why, count in Counter(reasons).items())
+    logger.info(
+        "%s: %d gradients stay on their device%s",
+        name,
+        stay,
+        f"; others are copied to the host and back: {told}" if told else "",
+    )
+    if stay and not can_stop():
+        logger.info(
+            "%s: each of them waits for its device separately, because greenlet is not "
+            "installed: pip install 'hvd-sparse[fast]'",
+            name,
+        )
 
 
 def squares_of(gradients: Sequence[torch.Tensor]) -> float:
