@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import statistics
 import threading
 import time
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
@@ -17,18 +19,142 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
-from hvd_sparse.plan.measurements import STEPS, WARMUP, Departure, Measurements, StepClock
-from hvd_sparse.plan.policy import SPARSE, Owner, Policy, tell_all, waiting
+from hvd_sparse.plan.policy import SPARSE, WARMUP, Owner, Policy, StepClock, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
+from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report, State, Value
 
 logger = logging.getLogger("hvd_sparse")
 
+STEPS = 5
+"""Number of steps that are measured. Results are medians, because one delayed step hardly changes a
+median."""
+WINDOW = 20
+"""Number of steps in a window; the median step times of windows are compared."""
+SETTLING = 5
+"""Number of steps after a decision that are not timed."""
+REVIEW_EVERY = 500
+"""Number of steps from the end of one window to the end of the next."""
+FACTOR = 1.5
+"""Step times have changed if a window's median differs from the first by more than this factor."""
 ENOUGH = STEPS // 2 + 1
 """Number of successful steps that a decision needs; with fewer, the ranks continue measuring."""
+
+
+class Departure:
+    """Detects whether step times change after a decision. It compares the median step time of later
+    windows (``WINDOW`` steps) with that of the first window."""
+
+    def __init__(self) -> None:
+        self.first_s: float | None = None
+        self._left = SETTLING + WINDOW
+        self._times: deque[float] = deque(maxlen=WINDOW)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a window has ended, so that the ranks must compare their medians."""
+        return self._left == 0
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self._times) if self._times else 0.0
+
+    def begin(self, last_s: float | None) -> None:
+        if last_s is not None:
+            self._times.append(last_s)
+        self._left -= 1
+
+    def judge(self, slowest_s: float) -> bool:
+        """Return whether the slowest rank's median step time, ``slowest_s``, differs from that of
+        the first window by more than ``FACTOR``."""
+        self._left = REVIEW_EVERY
+        if self.first_s is None:
+            self.first_s = slowest_s or None
+            return False
+        is_as_at_first = self.first_s / FACTOR <= slowest_s <= self.first_s * FACTOR
+        return slowest_s > 0.0 and not is_as_at_first
+
+
+class Measurements:
+    """A rank's measurements of its own steps. Steps that failed or were rolled back are dropped."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[int]] = defaultdict(list)
+        self._kept: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._step: dict[str, dict[str, float]] = defaultdict(dict)
+        self._whole_s: dict[int, float] = {}
+        self._number = 0
+        self._began_s = self._own_s = self._ended_s = 0.0
+        self.told_s = 0.0
+        """Seconds of selecting and encoding since the last call of ``spend``."""
+
+    def begin(self, now_s: float, *, was_good: bool) -> None:
+        if was_good:
+            for kind, values in self._step.items():
+                for key, value in values.items():
+                    self._kept[kind][key].append(value)
+            for key in self._step["ready"]:
+                self._seen[key].append(self._number)
+            self._whole_s[self._number] = max(0.0, self._ended_s - self._began_s)
+        self._step.clear()
+        self._number += 1
+        self._began_s, self._ended_s, self._own_s = now_s, now_s, 0.0
+
+    def came_first(self, now_s: float) -> None:
+        """Called with each gradient in graphs of TensorFlow. With a step's first gradient, restart
+        the step's time, because in graphs ``begin`` runs before this gradient arrives."""
+        if not self._step["ready"]:
+            self._began_s, self._own_s = now_s, 0.0
+
+    def end(self, now_s: float) -> None:
+        self._ended_s = now_s
+
+    def arrive(self, key: str, now_s: float) -> None:
+        """Record when a gradient arrived, in seconds since the step's first gradient, without the
+        time that this package spent in between."""
+        self._step["ready"][key] = max(0.0, now_s - self._began_s - self._own_s)
+
+    def spend(self, seconds: float) -> None:
+        self._own_s += seconds
+        self.told_s = 0.0
+
+    def send(self, key: str, nbytes: float) -> None:
+        self._step["nbytes"][key] = nbytes
+
+    def listen(self, span: Span) -> None:
+        if span.kind == "exchange":
+            return
+        kind = "decode" if span.kind == "decode" else "work"
+        key, seconds = span.keys[0], span.end_s - span.start_s
+        self._step[kind][key] = self._step[kind].get(key, 0.0) + seconds
+        if kind == "work":
+            self.told_s += seconds
+        if span.kind == "encode":
+            self._step["encode"][key] = seconds
+
+    def to_dict(self) -> Report:
+        """Return a JSON-serializable dict. All but "seen", "whole" and "steps" are medians over the
+        steps, by tensor name. If one selection is made over a group, "work" has its seconds by the
+        group's name.
+
+        "ready" : seconds from the step's first gradient to the tensor's gradient, without this
+            package's work
+        "work" : seconds of selecting and encoding
+        "encode", "decode" : seconds of encoding and of decoding
+        "nbytes" : bytes sent
+        "seen" : by tensor name, the numbers of the steps in which the tensor had a gradient
+        "whole" : seconds of each step, by the step's number
+        "steps" : number of steps that succeeded
+        """
+        medians = {
+            kind: {key: statistics.median(values) for key, values in self._kept[kind].items()}
+            for kind in ("ready", "work", "encode", "decode", "nbytes")
+        }
+        whole = {str(number): seconds for number, seconds in self._whole_s.items()}
+        return {**medians, "whole": whole, "steps": len(whole), "seen": dict(self._seen)}
 
 
 class MeasuringPolicy(Policy):

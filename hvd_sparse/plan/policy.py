@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import statistics
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption
-from hvd_sparse.plan.measurements import StepClock
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
@@ -37,6 +37,7 @@ steps."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
+"""Number of first steps that are not measured, because they include compilation and allocation."""
 HOPELESS = 2.0
 """A way is dropped if its first measured step takes at least this factor times the best median so
 far."""
@@ -86,6 +87,55 @@ class Owner(Protocol):
 
     def explain(self, error: ExchangeTimeout) -> BaseException:
         """Return an error whose message also names the ranks for which the others wait."""
+
+
+class StepClock:
+    """Times steps, from the first gradient to the last result. A new step begins with the first
+    gradient after a result was requested (``is_between``), or with a tensor's second gradient."""
+
+    def __init__(self) -> None:
+        self._in_step: set[int] = set()
+        self.is_between = True
+        self.restart()
+
+    def begins(self, position: int | None) -> bool:
+        """Record the arrival of a gradient, and return whether it is the first of its step."""
+        is_first = self.is_between or position in self._in_step
+        if is_first:
+            self._in_step.clear()
+        if position is not None:
+            self._in_step.add(position)
+        self.is_between = False
+        return is_first
+
+    def request(self) -> None:
+        self.is_between = True
+
+    def restart(self) -> None:
+        self._began: float | None = None
+        self._ended: float | None = None
+        self._has_failed = False
+
+    def begin(self) -> float | None:
+        """Begin a step. Return the previous step's seconds; None if there was no previous step, or
+        if it failed."""
+        now = time.perf_counter()
+        last_s = None
+        if self._began is not None and not self._has_failed:
+            last_s = (now if self._ended is None else self._ended) - self._began
+        self._began, self._ended, self._has_failed = now, None, False
+        return last_s
+
+    def resume(self) -> None:
+        """Restart the timer of the current step, so that its time excludes the comparison with
+        other ranks."""
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        self._ended = time.perf_counter()
+
+    def fail(self) -> None:
+        self._has_failed = True
 
 
 class Policy:

@@ -8,8 +8,8 @@ import numpy as np
 from _common import SCRIPT, Cases, Scripted, caught
 from _framework import NAME, fw
 
-from hvd_sparse.plan import measurements
-from hvd_sparse.plan.measurements import STEPS, WARMUP
+from hvd_sparse.plan import measuring
+from hvd_sparse.plan.measuring import STEPS, WARMUP
 from hvd_sparse.plan.policy import WAYS
 from hvd_sparse.wire.message import overhead_bytes
 
@@ -303,10 +303,10 @@ WINDOWS = {"SETTLING": 1, "WINDOW": 2, "REVIEW_EVERY": 4, "FACTOR": 1.0}
 
 
 def planned_merged_layers(name):
-    usual = {key: getattr(measurements, key) for key in WINDOWS}
+    usual = {key: getattr(measuring, key) for key in WINDOWS}
     try:
         for key, value in WINDOWS.items():
-            setattr(measurements, key, value)
+            setattr(measuring, key, value)
         run, lost = Run("mgs", name=name, groups="planned"), []
         for number in range(2 * ADOPTED_AT + 10):
             run.take_planned_step(number)
@@ -315,7 +315,7 @@ def planned_merged_layers(name):
         run.compressor.close()
     finally:
         for key, value in usual.items():
-            setattr(measurements, key, value)
+            setattr(measuring, key, value)
     assert alike and set(lost) == {0}, lost
     changes = [number for number in range(1, len(groups)) if groups[number] != groups[number - 1]]
     assert run.others == changes, (run.others, changes)

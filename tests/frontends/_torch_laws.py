@@ -27,7 +27,7 @@ from harness import slow
 from torch import nn
 
 from hvd_sparse.cli.timeline import read_trace
-from hvd_sparse.plan.measurements import STEPS, WARMUP
+from hvd_sparse.plan.measuring import STEPS, WARMUP
 from hvd_sparse.state.checkpoint_file import read
 from hvd_sparse.torch import Compression
 from hvd_sparse.tracing import SETTING, path_of

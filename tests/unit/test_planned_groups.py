@@ -14,17 +14,18 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.plan import decisions
 from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import GroupPlan
-from hvd_sparse.plan.measurements import (
+from hvd_sparse.plan.measuring import (
     REVIEW_EVERY,
     SETTLING,
     STEPS,
     WARMUP,
     WINDOW,
     Departure,
+    GraphPlannedGroups,
     Measurements,
-    StepClock,
+    PlannedGroups,
 )
-from hvd_sparse.plan.measuring import GraphPlannedGroups, PlannedGroups
+from hvd_sparse.plan.policy import StepClock
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.step.step import Step

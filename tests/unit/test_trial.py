@@ -12,9 +12,8 @@ from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.optimizer_memory import OF_SGD, Handover
-from hvd_sparse.plan import measurements
-from hvd_sparse.plan.measurements import StepClock
-from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Fallback, Trial
+from hvd_sparse.plan import policy
+from hvd_sparse.plan.policy import RECENT, WARMUP, WAYS, Fallback, StepClock, Trial
 from hvd_sparse.step.records import StepRun
 
 
@@ -144,7 +143,7 @@ def test_what_was_under_way_in_another_world_is_owed_again():
 @pytest.fixture
 def now(monkeypatch):
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr(measurements, "time", SimpleNamespace(perf_counter=lambda: now.s))
+    monkeypatch.setattr(policy, "time", SimpleNamespace(perf_counter=lambda: now.s))
     return now
 
 

@@ -3,7 +3,7 @@
 import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
-from hvd_sparse.plan.measurements import STEPS
+from hvd_sparse.plan.measuring import STEPS
 
 
 def told(specs, seen, gap_s=0.01, *, late_s=0.0, entry_bytes=2.0):
