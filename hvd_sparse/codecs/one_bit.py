@@ -11,7 +11,7 @@ from hvd_sparse.codecs._bits import (
     encode_presence,
     presence_bytes,
 )
-from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS

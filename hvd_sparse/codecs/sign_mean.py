@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.codecs._bits import decode_bits, decode_gaps, encode_bits, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.kernels.rows import SIGNS
 from hvd_sparse.registry import CODECS

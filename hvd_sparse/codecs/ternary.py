@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._signs import MINUS, PLUS, SignCodec, Signs
+from hvd_sparse.codecs.contract import MINUS, PLUS, SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._signs import SignCodec, Signs
+from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection

@@ -20,8 +20,8 @@ from conformance.fuzzing import check_damaged, check_frame, check_reader, seeds,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.codecs._signs import SignCodec
 from hvd_sparse.codecs._values import format_number
+from hvd_sparse.codecs.contract import SignCodec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
