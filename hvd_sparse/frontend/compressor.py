@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, RankMismatch, UnsupportedReduction
 from hvd_sparse.frontend.naming import Naming
 from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
@@ -41,6 +41,8 @@ SAVE = "the states that save() gathers from all ranks"
 PATIENCE_IN_SAVE = 1.25
 """``save`` waits longer than the time limit, by this factor. Thus, if other ranks train instead of
 saving, their waits end first, and they report the error."""
+
+REFUSED_OPS = ("Adasum", "Min", "Max", "Product")
 
 CLOSED = (
     "is closed, so it can neither train, nor save or load a state: save the state before close(), "
@@ -494,3 +496,20 @@ def check_process_set(process_set: ProcessSet, world_size: int) -> None:
         )
     if world_size == 1 and not is_elastic():
         say_alone()
+
+
+def check_call(hvd: Value, op: object, ours: ProcessSet, theirs: ProcessSet) -> None:
+    """Raise UnsupportedReduction if the reduction ``op`` of a call of Horovod is not supported, and
+    RankMismatch if the call has another process set than the compressor, because some ranks would
+    then wait forever."""
+    if op not in (hvd.Average, hvd.Sum):
+        name = next((name for name in REFUSED_OPS if getattr(hvd, name, None) == op), op)
+        raise UnsupportedReduction(
+            f"Horovod's op is hvd.{name}: use hvd.Average or hvd.Sum, because a compressor "
+            "supports only these"
+        )
+    if theirs.process_set_id != ours.process_set_id:
+        raise RankMismatch(
+            f"the compressor's process set is {ours}, Horovod's is {theirs}: give process_set= to "
+            "both"
+        )

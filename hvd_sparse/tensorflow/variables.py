@@ -18,11 +18,10 @@ from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import (
     InvalidOption,
-    RankMismatch,
     UnknownGradient,
     UnsupportedInput,
-    UnsupportedReduction,
 )
+from hvd_sparse.frontend.compressor import check_call
 from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
 NONE_YET = (
@@ -237,22 +236,10 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
         if frame.f_code.co_name.removeprefix("tf__") == "allreduce_grads":
             site.place(tensor, local, group)
             break
-    _check_reduction(site, process_set)
+    op = hvd.Average if site.op is None else site.op
+    theirs = process_set if site.process_set is None else site.process_set
+    check_call(hvd, op, process_set, theirs)
     return site
-
-
-def _check_reduction(site: CallSite, process_set: ProcessSet) -> None:
-    if site.op not in (None, hvd.Average, hvd.Sum):
-        raise UnsupportedReduction(
-            "Horovod's op is neither hvd.Average nor hvd.Sum, and a compressor supports only "
-            "these: use one of them"
-        )
-    theirs = site.process_set
-    if theirs is not None and theirs.process_set_id != process_set.process_set_id:
-        raise RankMismatch(
-            f"the compressor's process set is {process_set}, Horovod's is {theirs}: give "
-            "process_set= to both"
-        )
 
 
 def runtime_token(variable: Value) -> Value:

@@ -26,7 +26,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from hvd_sparse.collectives.horovod_torch import hvd
-from hvd_sparse.errors import InvalidOption, RankMismatch, UnknownGradient, UnsupportedReduction
+from hvd_sparse.errors import InvalidOption, UnknownGradient, UnsupportedReduction
+from hvd_sparse.frontend.compressor import check_call
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.frontend.torch.applying import is_handed_over
 from hvd_sparse.frontend.torch.arrays import dtype_of
@@ -38,7 +39,6 @@ FRAMES = 10
 """Number of calling frames that are searched for Horovod's optimizer."""
 REDUCING = "_allreduce_grad_async"
 """Horovod's method that compresses the gradient of its argument ``p``."""
-OPERATIONS = ("Adasum", "Min", "Max", "Product")
 SAMPLES = 16
 """Approximate number of entries of each gradient that are compared."""
 MOST_NAMES = 3
@@ -92,26 +92,12 @@ def _frames() -> Iterator[FrameType]:
 
 def find_optimizer(process_set: ProcessSet) -> Optimizer:
     """Return Horovod's optimizer that is calling the compressor, or None if no optimizer is
-    calling. Raises RankMismatch if the optimizer has another process set than the compressor,
-    because some ranks would then wait forever. Raises UnsupportedReduction if its op is neither
-    Average nor Sum."""
+    calling. Raises the errors of ``check_call``."""
     callers = (frame.f_locals.get("self") for frame in _frames())
     fits = (c for c in callers if hasattr(c, REDUCING) and hasattr(c, "process_set"))
     optimizer = next(fits, None)
-    if optimizer is None:
-        return None
-    if optimizer.process_set.process_set_id != process_set.process_set_id:
-        raise RankMismatch(
-            f"the compressor's process set is {process_set}, the optimizer's is "
-            f"{optimizer.process_set}: give process_set= to both"
-        )
-    op = getattr(optimizer, "op", hvd.Average)
-    if op not in (hvd.Average, hvd.Sum):
-        name = next((name for name in OPERATIONS if getattr(hvd, name, None) == op), op)
-        raise UnsupportedReduction(
-            f"the optimizer's op is hvd.{name}: use hvd.Average or hvd.Sum, because a compressor "
-            "supports only these"
-        )
+    if optimizer is not None:
+        check_call(hvd, optimizer.op, process_set, optimizer.process_set)
     return optimizer
 
 
