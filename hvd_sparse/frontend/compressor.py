@@ -420,9 +420,7 @@ class Compressor:
         self._check_open()
         self.resolve()
         self._forget_world()
-        if self.configuration.exchange.needs_nodes:
-            collective = self.collective
-            self.step.place(collective.rank, collective.world_size, collective.nodes)
+        self.step.place(self.collective)
         self._meet()
         if self._recorder is not None and self._writes_as != self.watchdog.rank:
             self._end_telemetry()

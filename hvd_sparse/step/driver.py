@@ -72,9 +72,7 @@ class Driver:
         self._coming: list[tuple[BucketRun, StepRun]] = []
         """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
-        # Outside of the process set, the rank is -1.
-        if step.configuration.exchange.needs_nodes and collective.rank >= 0:
-            step.place(collective.rank, collective.world_size, collective.nodes)
+        step.place(collective)
 
     def compress(
         self,

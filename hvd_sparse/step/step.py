@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Placement
+from hvd_sparse.collectives.contract import Collective, Placement
 from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient, SparseError
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member, Outgoing
@@ -128,10 +128,15 @@ class Step(Receiver):
         self.rank, self.world_size = rank, world_size
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
 
-    def place(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> None:
-        """Set which node each rank is on (``nodes`` is None if unknown), and choose the exchange if
-        it is "auto". Called before the first step, and after the ranks have changed."""
-        placement = self.configuration.exchange.placement(rank, world_size, nodes)
+    def place(self, collective: Collective) -> None:
+        """Ask which node each rank is on, if the exchange needs this, and choose the exchange if it
+        is "auto". Called before the first step, and after the ranks have changed. May be
+        collective."""
+        exchange = self.configuration.exchange
+        # Outside of the process set, the rank is -1.
+        if not exchange.needs_nodes or collective.rank < 0:
+            return
+        placement = exchange.placement(collective.rank, collective.world_size, collective.nodes)
         if placement is None:
             return
         numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
@@ -147,7 +152,7 @@ class Step(Receiver):
             logger.warning(
                 "all %d ranks are on one node, where exchange %s is a dense sum: every step runs "
                 "dense",
-                world_size,
+                placement.world_size,
                 exchange.id,
             )
 

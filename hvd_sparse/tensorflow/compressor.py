@@ -135,8 +135,7 @@ class TensorflowCompressor(Compressor):
         self.name = self._naming.take(specs)
         buckets = one_per_tensor(specs, configuration)
         step = self.step = Step(configuration, specs, buckets, self._kernels)
-        if configuration.exchange.needs_nodes and self.process_set.included():
-            step.place(self.collective.rank, self.collective.world_size, self.collective.nodes)
+        step.place(self.collective)
         self._index = VariableIndex(variables)
         if self._follower is not None:
             paths = [self._source.paths[id(variable)] for variable in variables]
