@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Union
@@ -69,9 +69,47 @@ class Selection:
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)
 
+    def within(self, indices: np.ndarray) -> Selection:
+        """Return the entries whose indices are also in ``indices``."""
+        is_kept = np.isin(self.indices, indices, assume_unique=True)
+        return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
+
+    def plus(self, other: Selection) -> Selection:
+        """Return the sum of two selections. It has every index that at least one of them has."""
+        indices = np.union1d(self.indices, other.indices)
+        values = np.zeros(indices.size, self.values.dtype)
+        values[np.searchsorted(indices, self.indices)] = self.values
+        with np.errstate(over="ignore"):  # the caller checks for Inf
+            values[np.searchsorted(indices, other.indices)] += other.values
+        return Selection(indices, values, self.numel)
+
+    def minus(self, other: Selection) -> Selection:
+        """Subtract the values of ``other``, all of whose indices must be in this selection."""
+        values = self.values.copy()
+        values[np.searchsorted(self.indices, other.indices)] -= other.values
+        return Selection(self.indices, values, self.numel)
+
+    def region(self, region: slice) -> Selection:
+        """Return the entries in ``region``, with indices relative to the region's start."""
+        first, last = np.searchsorted(self.indices, [region.start, region.stop])
+        indices = self.indices[first:last] - np.uint32(region.start)
+        return Selection(indices, self.values[first:last], region.stop - region.start)
+
     @classmethod
     def empty(cls, numel: int, dtype: DTypeLike = np.float32) -> Selection:
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
+
+    @classmethod
+    def joined(
+        cls, regions: Sequence[tuple[slice, Selection]], numel: int, dtype: DTypeLike
+    ) -> Selection:
+        """Return one selection of a tensor of ``numel`` entries from the selections of its regions,
+        whose indices are relative to the regions' starts. The regions are in ascending order."""
+        if not regions:
+            return cls.empty(numel, dtype)
+        indices = [part.indices + np.uint32(region.start) for region, part in regions]
+        values = [part.values for _, part in regions]
+        return cls(np.concatenate(indices), np.concatenate(values), numel)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import numpy as np
 
 from hvd_sparse.checks import check_truth, option
 from hvd_sparse.collectives.contract import Placement, Request
-from hvd_sparse.exchanges._entries import merge, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.kernels.arrays import is_finite
@@ -122,7 +121,7 @@ class _Branch:
         self._held = largest_of(total, self._member.count, self._kernels)
         # If another entry at this index is applied, the sender of the cut entry removes it from its
         # residual. Then only this rank has the cut entry's value.
-        self._cut = merge(self._cut, total.without(self._held))
+        self._cut = self._cut.plus(total.without(self._held))
         self.is_finite = is_finite(self._cut.values)
 
     def take_in(self, frame: np.ndarray | None) -> None:
@@ -130,7 +129,7 @@ class _Branch:
         overflowed."""
         self.is_finite = self.is_finite and frame is not None
         if frame is not None and self.is_finite:
-            total = merge(self._held, self._decode(frame))
+            total = self._held.plus(self._decode(frame))
             self.is_finite = is_finite(total.values)
             if self.is_finite:
                 self._hold(total)
@@ -142,14 +141,14 @@ class _Branch:
         if not self._codec.is_exact:
             # Go on with the values that the other ranks decode.
             passed = self._codec.decode(frame, self._kernels)
-            self._cut, self._held = merge(self._cut, subtract(self._held, passed)), passed
+            self._cut, self._held = self._cut.plus(self._held.minus(passed)), passed
         return frame
 
     def finish(self, frame: np.ndarray, conserving: bool) -> Arrival:
         applied = self._decode(frame)
         # Where nothing is applied, senders keep their entries, so this rank drops the cut ones.
-        left = restrict(self._member.selection, applied.indices)
-        returned = restrict(self._cut, applied.indices) if conserving else None
+        left = self._member.selection.within(applied.indices)
+        returned = self._cut.within(applied.indices) if conserving else None
         return Arrival(((slice(0, applied.numel), applied),), left, returned)
 
     def _decode(self, frame: np.ndarray) -> Selection:

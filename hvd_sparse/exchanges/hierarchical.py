@@ -8,12 +8,12 @@ import numpy as np
 from hvd_sparse.checks import check_whole, option
 from hvd_sparse.collectives.contract import Placement, Request, in_nodes_of, is_elastic
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.exchanges._entries import read_values, write_values
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.kernels.arrays import is_finite
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
+from hvd_sparse.wire.frame import read_values, write_values
 
 
 @EXCHANGES.register("hierarchical")

@@ -8,7 +8,6 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, check_whole, option
 from hvd_sparse.collectives.contract import Placement, Request
-from hvd_sparse.exchanges._entries import join, merge, region_of, restrict, subtract
 from hvd_sparse.exchanges.context import BEYOND_RANGE, Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.kernels.arrays import is_finite
@@ -151,16 +150,16 @@ class _Plan:
 
     def encode(self, rank: int) -> np.ndarray:
         region = self.region(rank)
-        return self._pass_on(region_of(self._member.selection, region), region)
+        return self._pass_on(self._member.selection.region(region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
         """Return a region's selected entries as a frame. If the codec is lossy, note its rounding
         errors for ``finish``, which returns them to the residual."""
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
-            lost = subtract(selection, self._codec.decode(frame, self._kernels))
-            there = join([(region, lost)], self._member.spec.numel, lost.values.dtype)
-            self._rounding = merge(self._rounding, there)
+            lost = selection.minus(self._codec.decode(frame, self._kernels))
+            there = Selection.joined([(region, lost)], self._member.spec.numel, lost.values.dtype)
+            self._rounding = self._rounding.plus(there)
         return frame
 
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
@@ -190,11 +189,11 @@ class _Plan:
             region, frame = self.region(owner), messages[owner].frame(position)
             entries = self._member.decode(frame, region.stop - region.start, self._kernels)
             parts.append((region, entries))
-        applied = join(parts, numel, self._member.spec.accumulator)
+        applied = Selection.joined(parts, numel, self._member.spec.accumulator)
         if self.is_exact_step:  # the owners may have sent more than k in total
             applied = largest_of(applied, self._member.count, self._kernels)
-        left = restrict(self._member.selection, applied.indices)
-        returned = None if self._codec.is_exact else restrict(self._rounding, applied.indices)
+        left = self._member.selection.within(applied.indices)
+        returned = None if self._codec.is_exact else self._rounding.within(applied.indices)
         return Arrival(((slice(0, numel), applied),), left, returned, self._memo(applied))
 
     def _memo(self, applied: Selection) -> _Agreed | None:

@@ -8,12 +8,12 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.exchanges._entries import read_indices, write_indices
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
 from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import read_indices, write_indices
 
 INDEX_BYTES = 4
 NOTHING = np.zeros(1, np.float32)

@@ -15,7 +15,6 @@ from typing import cast
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges._entries import join, region_of
 from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.kernels.contract import Aim, Moments
 from hvd_sparse.memories.contract import Accumulated
@@ -64,7 +63,7 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     sent, start = [], 0
     for ticket, state, vector in zip(tickets, states, vectors):
         place = slice(start, start + vector.size)
-        share = found._replace(selection=region_of(found.selection, place))
+        share = found._replace(selection=found.selection.region(place))
         # The tensor's own parts, because the receiver decodes with these.
         sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
         start += vector.size
@@ -107,7 +106,7 @@ def _cut_of_all(
             return None
         regions.append((slice(start, start + vector.size), taken))
         start += vector.size
-    joined = join(regions, start, vectors[0].dtype)
+    joined = Selection.joined(regions, start, vectors[0].dtype)
     cut = selector.cut(joined, aim, context) if joined.count <= aim.capacity else None
     if cut is None:
         return None

@@ -58,6 +58,10 @@ AS_TYPE = 0
 VALUE_FORMATS = {"float32": AS_TYPE, "float16": 1, "bfloat16": 2, "int8": 3, "int4": 4, "int2": 5}
 FORMAT_NUMBERS = frozenset(VALUE_FORMATS.values())
 
+INDICES, VALUES = 240, 241
+"""Numbers in the headers of frames with only indices, and of frames with only values, in place of a
+codec's number. Exchanges use such frames."""
+
 FEW = 32
 """Largest number of indices that ``need_ascending`` checks without numpy."""
 
@@ -255,3 +259,42 @@ def decode_for(
             f"{announced} of {announced_dtype}"
         )
     return codec.decode(buffer, kernels)
+
+
+def write_indices(selection: Selection) -> np.ndarray:
+    indices, values = selection.indices.astype(np.uint32, copy=False), selection.values
+    return write_frame(INDICES, values.dtype, selection.numel, selection.count, [indices])
+
+
+def read_indices(buffer: np.ndarray, numel: int) -> np.ndarray:
+    frame = _read_whole(buffer, INDICES, numel)
+    need_size(frame, 4 * frame.count)
+    indices = frame.body.view("<u4").astype(np.uint32)
+    need_ascending(indices, numel)
+    return indices
+
+
+def write_values(values: np.ndarray) -> np.ndarray:
+    return write_frame(VALUES, values.dtype, values.size, values.size, [values])
+
+
+def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
+    frame = _read_whole(buffer, VALUES, numel)
+    need(frame.count == numel, f"the payload has {frame.count} values for {numel} entries")
+    need(
+        frame.value_type == np.dtype(dtype),
+        f"the payload has values of {frame.value_type} instead of {np.dtype(dtype)}",
+    )
+    need_size(frame, frame.count * frame.value_type.itemsize)
+    return frame.body.view(frame.value_type).astype(dtype, copy=False)
+
+
+def _read_whole(buffer: np.ndarray, number: int, numel: int) -> Frame:
+    frame = read_frame(buffer)
+    is_whole = frame.total_bytes == buffer.size and frame.value_format == AS_TYPE
+    if frame.codec != number or frame.numel != numel or not is_whole:
+        raise CorruptPayload(
+            f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries does not "
+            f"fit a tensor of {numel} entries, which expects kind {number}"
+        )
+    return frame

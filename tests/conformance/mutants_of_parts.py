@@ -192,7 +192,7 @@ OF_EXCHANGES = {
     "all that was offered taken for sent": text(
         EXCHANGES.create("oktopk", least_entries=1),
         "exchanges.oktopk._Plan.finish",
-        "restrict(self._member.selection, applied.indices)",
+        "self._member.selection.within(applied.indices)",
         "self._member.selection",
     ),
     "cut on the way and forgotten": text(

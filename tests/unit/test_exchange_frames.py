@@ -13,7 +13,13 @@ from conformance.forgeries import forged
 
 from hvd_sparse.errors import CorruptPayload, PeerFailure, RankMismatch
 from hvd_sparse.exchanges import context as contexts
-from hvd_sparse.exchanges._entries import (
+from hvd_sparse.exchanges.context import ExchangeContext
+from hvd_sparse.kernels import reference
+from hvd_sparse.registry import CODECS, EXCHANGES
+from hvd_sparse.step.receiver import write_sum
+from hvd_sparse.step.session import Session
+from hvd_sparse.types import Selection
+from hvd_sparse.wire.frame import (
     INDICES,
     VALUES,
     read_indices,
@@ -21,12 +27,6 @@ from hvd_sparse.exchanges._entries import (
     write_indices,
     write_values,
 )
-from hvd_sparse.exchanges.context import ExchangeContext
-from hvd_sparse.kernels import reference
-from hvd_sparse.registry import CODECS, EXCHANGES
-from hvd_sparse.step.receiver import write_sum
-from hvd_sparse.step.session import Session
-from hvd_sparse.types import Selection
 from hvd_sparse.wire.message import split_messages
 
 TEN = np.arange(10, dtype=np.float32)
