@@ -25,8 +25,8 @@ from benchmarks.accuracy.ours import Ours
 from benchmarks.accuracy.rules import Dense
 from benchmarks.accuracy.tasks import TASKS, WORKERS
 from benchmarks.accuracy.training import Training
+from examples.spelling import read_method
 from hvd_sparse.methods import METHODS
-from hvd_sparse.methods.spelling import read_method
 
 RATE, DENSITIES = 0.05, (0.01, 0.001)
 STEPS, SEEDS, POINTS = 210, 3, 12

@@ -21,7 +21,7 @@ from benchmarks.step.goals import BESIDE, PAIRS_US, RANKS, Row, verdicts, verdic
 from benchmarks.step.meter import PARTS
 from benchmarks.step.models import TITLES, needed_bytes
 from benchmarks.step.summary import Summary, merged, summarize
-from hvd_sparse.methods.spelling import density_argument
+from examples.spelling import density_argument
 
 LIMIT_S = 2400
 """Time limit of a launch."""

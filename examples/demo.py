@@ -12,9 +12,9 @@ from demo_runs import LAUNCHERS, LaunchError, Run, hosts_apart, why_not
 from demo_table import print_table, print_wire
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from spelling import density_argument
 
 from hvd_sparse.cli import main as report
-from hvd_sparse.methods.spelling import density_argument
 
 EXAMPLES = {
     "pytorch": ("PyTorch", "pytorch_digits.py"),

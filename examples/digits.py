@@ -9,8 +9,7 @@ import argparse
 from common import STOCK, Counter, Log, Metered, positive, shard
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-from hvd_sparse.methods.spelling import density_argument
+from spelling import density_argument
 
 __all__ = [
     "STOCK",

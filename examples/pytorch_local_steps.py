@@ -10,10 +10,10 @@ import digits
 import horovod.torch as hvd
 import torch
 from pytorch_digits import build_model, test_accuracy
+from spelling import density_argument
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from hvd_sparse.methods.spelling import density_argument
 from hvd_sparse.torch import Compression, LocalSteps
 
 BATCH_SIZE = 32

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from benchmarks.accuracy.rules import Dense, Gradients, is_compressed
+from examples.spelling import read_method
 from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.collectives.local import LocalCollective, LocalWorld
 from hvd_sparse.frontend.torch.applying import Follower
@@ -24,7 +25,6 @@ from hvd_sparse.frontend.torch.arrays import flatten, spec_of
 from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.methods import Methods
-from hvd_sparse.methods.spelling import read_method
 from hvd_sparse.optimizer_memory import Rates
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Pace

@@ -21,8 +21,8 @@ from benchmarks.architectures import parameters
 from benchmarks.network.cluster import INTERFACE, SUBNET, interface_bytes
 from benchmarks.network.launching import rank_options
 from benchmarks.step.replay import Replay
+from examples.spelling import Spelled, read_method
 from hvd_sparse.ddp import register
-from hvd_sparse.methods.spelling import Spelled, read_method
 
 PORT = 29533
 SETTLING = 3

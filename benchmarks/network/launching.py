@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks._limited import run_limited
 from benchmarks.network.cluster import INTERFACE, SUBNET, Cluster
-from hvd_sparse.methods.spelling import density_argument
+from examples.spelling import density_argument
 
 POOL = 1 << 22
 """Random entries from which gradients are filled, with another offset at every step."""

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks import _peers
 from benchmarks.network.spans import Spans
+from examples.spelling import Spelled, SpelledMethod, read_method
 from hvd_sparse.collectives import horovod_torch
-from hvd_sparse.methods.spelling import Spelled, SpelledMethod, read_method
 from hvd_sparse.torch import Compression
 
 Named = Sequence[tuple[str, torch.nn.Parameter]]

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.architectures import ARCHITECTURES
 from benchmarks.network.cluster import rate_argument
 from benchmarks.network.training_store import PEER_DENSITY, TASK_NAMES
-from hvd_sparse.methods.spelling import density_argument
+from examples.spelling import density_argument
 
 DESCRIPTION = """\
 Compare dense, fp16, peers' and our methods on hosts whose links have a limited bandwidth.

@@ -17,7 +17,7 @@ from benchmarks._gradients import Gradients, fill
 from benchmarks.architectures import parameters
 from benchmarks.network.cluster import interface_bytes
 from benchmarks.network.launching import POOL, rank_options
-from hvd_sparse.methods.spelling import Spelled, SpelledMethod, read_method
+from examples.spelling import Spelled, SpelledMethod, read_method
 from hvd_sparse.tensorflow import Compression
 
 LONGEST_TRIAL = 100

@@ -20,7 +20,7 @@ from benchmarks._ranks import report
 from benchmarks.step.meter import PARTS, Meter
 from benchmarks.step.models import tensors_of
 from benchmarks.step.replay import Replay
-from hvd_sparse.methods.spelling import Spelled, density_argument, read_method
+from examples.spelling import Spelled, density_argument, read_method
 from hvd_sparse.torch import Compression
 
 WARM = 6

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import STOCK, Metered, positive, static_size
+from spelling import density_argument, read_method
 
 from hvd_sparse.errors import SparseError
-from hvd_sparse.methods.spelling import density_argument, read_method
 
 WITHOUT_RESIDUAL = ("signsgd", "terngrad")  # accept no ``optimizer=``
 

@@ -6,12 +6,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from hvd_sparse.checks import hint_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, UnknownName, UnsupportedInput
 from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
-from hvd_sparse.methods import Methods
-from hvd_sparse.methods.spelling import read_method
+from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 
 __all__ = ["DdpCompressor", "register"]
@@ -122,13 +122,16 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
     """
     _check_model(model)
-    compressor: DdpCompressor
-    if method in ("build", "from_config"):
-        compressor = getattr(Compression, method)(model, **options)
-    elif method in list(OF_HOROVOD):
+    if not isinstance(method, str):
+        raise InvalidOption(f"the method is {method!r}: give its name, for example 'ldte_bs'")
+    if method in OF_HOROVOD:
         raise InvalidOption(f"method {method!r} needs Horovod; {OF_HOROVOD[method]}")
-    else:
-        compressor = read_method(method).create(Compression, model, **options)
+    if method not in (*METHODS, "build", "from_config"):
+        raise UnknownName(
+            f"no method is called {method!r}{hint_of(method, METHODS)}; there are: "
+            f"{', '.join(METHODS)}"
+        )
+    compressor: DdpCompressor = getattr(Compression, method)(model, **options)
     try:
         model.register_comm_hook(compressor, sparse_hook)
     except RuntimeError as error:  # a built-in hook of torch, which ``_comm_hooks`` does not list

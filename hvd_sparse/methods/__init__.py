@@ -1,4 +1,4 @@
-"""The named methods, the options that all of them share, and their spelling on command lines."""
+"""The named methods, and the options that all of them share."""
 
 from hvd_sparse.methods.named import METHODS, Methods
 

@@ -103,6 +103,7 @@ def test_sparse_and_complex_gradients_are_refused_by_name():
         ({"process_set": object()}, "process_set is Horovod's"),
         ({"memory": "no_such"}, "no_such"),
         ({"method": None}, "the method is None: give its name"),
+        ({"method": "ldtebs"}, r"no method is called 'ldtebs' \(did you mean 'ldte_bs'"),
         ({"grad_scaler": 3}, "grad_scaler is 3"),
         ({"optimizer": 3}, "optimizer is int"),
         ({"density": "hiding", "clip_grad_norm": 0.5}, "which waits for all gradients"),

@@ -9,10 +9,10 @@ import pytest
 from compressors import Made
 from harness import ROOT
 
+from examples.spelling import SpelledMethod, density_argument, read_method
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.methods.spelling import SpelledMethod, density_argument, read_method
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
 
