@@ -38,14 +38,18 @@ class Arrived:
     """The part of a compressor that an optimizer passed as ``optimizer=`` uses. Here every gradient
     is the result of a session."""
 
-    def among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        return [p for p in parameters if p.grad is not None and is_compressed(p)]
-
-    def others_among(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        return [p for p in parameters if p.grad is not None and not is_compressed(p)]
+    def split(
+        self, parameters: Iterable[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        given = [p for p in parameters if p.grad is not None]
+        updates = list(filter(is_compressed, given))
+        return updates, [p for p in given if not is_compressed(p)]
 
     def tell_of_others(self, *_: Any) -> None:
         """Do nothing, because every gradient comes from a session."""
+
+    def tell_of_rates(self, *_: Any) -> None:
+        """Do nothing, because a step has one rate here."""
 
     def tell_of_decay(self, *_: Any) -> None:
         """Do nothing, because nothing else changes the parameters here."""
@@ -58,7 +62,7 @@ class Simulated(Methods):
     has_begun, _is_closed = True, False
     results = Arrived()
     configuration: Any
-    follower: Follower | None = None
+    _follower: Follower | None = None
     rates: Rates | None = None
 
     @classmethod
@@ -76,7 +80,7 @@ class Simulated(Methods):
         return foresee(optimizer, scheduler, steps)
 
     def take_over(self, optimizer: Any) -> None:
-        self.follower = Follower(optimizer, self)
+        self._follower = Follower(optimizer, self)
 
     def follow(self, rates: Rates) -> None:
         self.rates = rates
@@ -108,19 +112,19 @@ class Ours(Dense):
 
         self.sessions = self._world.run(open_session)
         for session in self.sessions:
-            if self._made.follower is not None:
+            if self._made._follower is not None:
                 session.step.settings_of = self._settings_of
             if self._made.rates is not None:
                 session.step.pace_of = self._pace_of
 
     def _settings_of(self, position: int) -> Any:
         spec, parameter = self._specs[position], self.parameters[position]
-        return self._made.follower.settings_of(
+        return self._made._follower.settings_of(
             spec.key, parameter, lambda: flatten(parameter, spec)
         )
 
     def _pace_of(self, position: int) -> Pace:
-        rate, group = self._made.follower.rate_of(self.parameters[position])
+        rate, group = self._made._follower.rate_of(self.parameters[position])
         pace: Pace = self._made.rates.pace(rate, group, self.steps - 1)
         return pace
 
