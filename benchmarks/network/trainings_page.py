@@ -197,7 +197,7 @@ def advised_ms(line: Line, alone_ms: tuple[float, float]) -> float | None:
     gradient_s, update_s = (each / 1e3 for each in alone_ms)
     task, backward_s = tasks()[run.task], gradient_s * 2 / 3
     setting = Setting(
-        Model(task.parameters, task.matrices, backward_s), backward_s, backward_s / 2, run.hosts,
+        Model(task.parameters, task.matrices, backward_s), backward_s / 2, run.hosts,
         bits_per_second(run.wire), LATENCY_S, signs=True, one_core=True, update_s=update_s,
     )  # fmt: skip
     step = setting.step("sparse", density_for(run.steps)) if is_ours else setting.step(run.method)

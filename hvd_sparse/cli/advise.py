@@ -9,14 +9,14 @@ backward pass longer.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
-from hvd_sparse.checks import check_density, is_number
+from hvd_sparse.checks import check_density
 from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.summary import table
@@ -43,8 +43,6 @@ TENSORS = 50
 """Assumed number of compressed tensors, if only a model's number of parameters is given."""
 DENSITIES = (0.001, 0.01)
 """Densities to predict if no option gives one."""
-BANDWIDTH_BIT_S = 1e9
-LATENCY_S = 50e-6
 CALL_S = 1e-3
 """Seconds until the ranks have agreed on a collective, about one cycle of Horovod."""
 TENSOR_S, ENTRY_S, SENT_S = 7e-5, 0.66e-9, 20e-9
@@ -74,56 +72,42 @@ sends most is advised."""
 BANDWIDTHS = tuple(10 ** (6 + i / 100) for i in range(601))
 """Bandwidths in bit/s, from 1 Mbit/s to 1 Tbit/s, at which ``Setting.paying_bit_s`` predicts."""
 
-BITS = {"bit": 1.0, "bps": 1.0, "bit/s": 1.0}
-BITS |= {
-    prefix + unit: value
-    for prefix, value in {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}.items()
-    for unit in ("", *BITS)
+PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+BITS = {
+    prefix + unit: factor
+    for prefix, factor in PREFIXES.items()
+    for unit in ("bit", "bit/s", "bps", "")
+    if prefix + unit
 }
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
-def bandwidth(text: str) -> float:
-    return _measure(
-        text, BITS, "is no bandwidth: give bits per second, for example 100Mbit or 1Gbit"
-    )
+def _number(text: str, units: Mapping[str, float], example: str) -> float:
+    """Return the number in ``text`` times the factor of its unit."""
+    pattern = rf"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) ?({'|'.join(units)})"
+    found = re.fullmatch(pattern, text.strip().lower())
+    value = float(found[1]) * units[found[2]] if found else math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used: give, for example, {example}")
+    return value
 
 
-def duration(text: str) -> float:
-    return _measure(text, SECONDS, "is no time: give, for example, 50us or 80ms")
+bandwidth = partial(_number, units=BITS, example="100Mbit or 1Gbit")
+duration = partial(_number, units=SECONDS, example="50us or 80ms")
 
 
 def count(text: str) -> int:
-    return max(
-        1,
-        round(_measure(text, COUNTS, "is no number of parameters: give, for example, 25M or 1.3B")),
-    )
-
-
-def _measure(text: str, units: Mapping[str, float], remedy: str) -> float:
-    """Return the number in ``text`` times the factor of its unit. The unit "" means no unit. If
-    ``text`` is not a number with a unit, the error says so with ``remedy``."""
-    found = re.fullmatch(r"([0-9.]+(?:e[+-]?[0-9]+)?) ?([a-z/]*)", text.strip().lower())
-    try:
-        value = float(found[1]) * units[found[2]] if found else math.nan
-    except (KeyError, ValueError):
-        value = math.nan
-    if not is_number(value) or value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} {remedy}")
-    return value
+    return max(1, round(_number(text, {**PREFIXES, "b": 1e9}, "25M or 1.3B")))
 
 
 @dataclass(frozen=True)
 class Step:
     """Prediction of a training step whose gradients are sent in one way: "dense", "fp16" or
-    "sparse". ``waiting_s`` is the part of the step's time ``step_s`` in which a rank only waits for
-    the network."""
+    "sparse"."""
 
     way: str
     density: float | None
     step_s: float
-    waiting_s: float
     received_bytes: float
 
 
@@ -140,7 +124,6 @@ class Setting:
     """
 
     model: Model
-    backward_s: float
     forward_s: float
     world_size: int
     bandwidth_bit_s: float
@@ -152,12 +135,11 @@ class Setting:
 
     def step(self, way: str, density: float | None = None) -> Step:
         others, numel = self.world_size - 1, self.model.numel
-        works_s = settles_s = shared_s = 0.0
         if density is None:
-            settles_s = self.update_s
             passed = 2 * others / self.world_size * numel
             nbytes, hops = passed * (4 if way == "dense" else 2), 2 * others
-            shared_s = SHARED_SUM_S * passed
+            works_s = SHARED_SUM_S * passed if self.one_core else 0.0
+            settles_s = self.update_s
             if way == "fp16":
                 settles_s += HALF_SUM_S[self.operations] * passed / 2
         else:
@@ -173,20 +155,18 @@ class Setting:
             works_s += UPDATE_PART * self.update_s
             settles_s = DENSE_S * numel + RECEIVED_S * others * sent
         start_s = CALL_S + hops * self.latency_s
-        computes_s = self.backward_s + works_s + (shared_s if self.one_core else 0.0)
-        ends_s = start_s + max(computes_s, nbytes * 8 / self.bandwidth_bit_s)
-        step_s = self.forward_s + ends_s + settles_s + (ONE_CORE_S if self.one_core else 0.0)
-        return Step(way, density, step_s, ends_s - computes_s, nbytes)
+        sends_s = max(self.model.backward_s + works_s, nbytes * 8 / self.bandwidth_bit_s)
+        step_s = self.forward_s + start_s + sends_s + settles_s
+        return Step(way, density, step_s + (ONE_CORE_S if self.one_core else 0.0), nbytes)
 
     def steps(self, densities: Sequence[float]) -> list[Step]:
         found = [self.step("dense"), self.step("fp16")]
         return found + [self.step("sparse", density) for density in densities]
 
     def paying_bit_s(self, densities: Sequence[float]) -> list[float]:
-        """Return the bandwidths, in ascending order, at which ``choose`` recommends compression.
-        The candidates are ``BANDWIDTHS`` and this setting's bandwidth. The result is one range
-        without gaps. Under Gloo, dense steps can be faster above this range, and fp16 steps below
-        it."""
+        """Return the bandwidths, in ascending order, at which ``choose`` recommends compression,
+        of ``BANDWIDTHS`` and this setting's. The result is one range without gaps. Under Gloo,
+        dense steps can be faster above this range, and fp16 steps below it."""
         return [
             speed
             for speed in sorted({*BANDWIDTHS, self.bandwidth_bit_s})
@@ -213,168 +193,105 @@ def choose(steps: Sequence[Step]) -> Step:
 
 
 def set_up(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Predict the time of a step from the given numbers; nothing is measured or sent."
-    )
+    parser.description = "Predict the time of a step by arithmetic; nothing is measured or sent."
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model", choices=MODELS, help="a model whose size is known")
-    which.add_argument(
-        "--parameters", type=count, metavar="N", help="size of your model, as 25M or 1.3B"
-    )
-    parser.add_argument(
-        "--world-size", type=int, required=True, metavar="N", help="number of ranks"
-    )
-    parser.add_argument(
-        "--bandwidth", type=bandwidth, help="bandwidth of a rank's link (default: 1Gbit)"
-    )
-    hop = "latency of a message between two ranks (default: 50us)"
-    parser.add_argument("--latency", type=duration, help=hop)
-    works = (
-        "time of the backward pass, as 80ms; required with --parameters (default of a --model: "
-        "that of 32 samples at 10 Tflop/s)"
-    )
-    parser.add_argument("--backward", type=duration, help=works)
-    rest = (
-        "time of the rest of a step, without the optimizer's (default: half of the backward pass)"
-    )
-    parser.add_argument("--forward", type=duration, help=rest)
-    update = (
-        "time of the optimizer's step; in sparse steps, a compressor with optimizer= replaces it, "
-        f"and takes {UPDATE_PART:g} of its time (default: none)"
-    )
-    parser.add_argument("--optimizer-step", type=duration, help=update)
+    which.add_argument("--parameters", type=count, help="size of your model, as 25M or 1.3B")
+    add = parser.add_argument
+    add("--world-size", type=int, required=True, metavar="N", help="number of ranks")
+    link = "bandwidth of a rank's link (default: %(default)s)"
+    add("--bandwidth", type=bandwidth, default="1Gbit", help=link)
+    hop = "latency of a message between two ranks (default: %(default)s)"
+    add("--latency", type=duration, default="50us", help=hop)
+    works = "time of the backward pass (default of a --model: that of 32 samples at 10 Tflop/s)"
+    add("--backward", type=duration, help=works)
+    rest = "time of the rest of a step, without the optimizer's (default: half of --backward)"
+    add("--forward", type=duration, help=rest)
+    update = "time of the optimizer's step, shorter with optimizer= of a compressor (default: none)"
+    add("--optimizer-step", type=duration, default=0.0, help=update)
     stands = "densities to compare (default: 0.001 0.01, or the density for --steps)"
-    parser.add_argument("--density", type=float, nargs="+", help=stands)
-    wants = (
-        "number of training steps, from which the needed density is computed; sparse steps then "
-        "send signs, as with steps= of a compressor"
-    )
-    parser.add_argument("--steps", type=count, metavar="N", help=wants)
-    sums = "the library with which Horovod sums dense gradients (default: gloo)"
-    parser.add_argument("--operations", choices=HALF_SUM_S, help=sums)
-    single = "each rank has a single core, which Horovod's own thread shares"
-    parser.add_argument("--one-core", action="store_true", help=single)
-    parser.add_argument("--json", action="store_true", help="print all numbers, as JSON")
+    add("--density", type=float, nargs="+", help=stands)
+    wants = "number of training steps, which sets density and codec, as steps= of a compressor does"
+    add("--steps", type=count, metavar="N", help=wants)
+    sums = "the library with which Horovod sums dense gradients (default: %(default)s)"
+    add("--operations", choices=HALF_SUM_S, default="gloo", help=sums)
+    add("--one-core", action="store_true", help="Horovod's own thread shares a rank's only core")
 
 
 def run(options: argparse.Namespace) -> int:
-    setting, assumed = _described(options)
-    wanted = None if options.steps is None else density_for(options.steps)
-    densities = options.density or (DENSITIES if wanted is None else (wanted,))
+    setting = _setting_of(options)
+    wanted = DENSITIES if options.steps is None else [density_for(options.steps)]
+    densities = options.density or wanted
     steps = setting.steps(densities)
     chosen = choose(steps)
-    told = chosen if chosen.way == "sparse" else min(steps[2:], key=lambda each: each.step_s)
-    paying = setting.paying_bit_s(densities)
-    slowest, quickest = (paying[0], paying[-1]) if paying else (0.0, 0.0)
-    sentence = " ".join([_sentence(chosen, told, steps), _range(slowest, quickest)])
-    if wanted is not None:
-        sentence += " " + _accuracy(options.steps, wanted, densities)
-    if options.json:
-        found = {
-            "choice": chosen.way,
-            "density": chosen.density,
-            "density_wanted": wanted,
-            "step_s": chosen.step_s,
-            "steps": [asdict(each) for each in steps],
-            "crossover_bit_s": None if quickest >= BANDWIDTHS[-1] else quickest,
-            "pays_from_bit_s": None if slowest <= BANDWIDTHS[0] else slowest,
-            "sentence": sentence,
-            "assumed": assumed,
-        }
-        print(json.dumps(found, indent=1))
-        return 0
     rows = [
         [
-            "advised" if each == chosen else "",
+            "advised" if each is chosen else "",
             each.way,
             "" if each.density is None else f"{each.density:g}",
             f"{1e3 * each.step_s:,.1f}",
-            f"{1e3 * each.waiting_s:,.1f}",
             f"{each.received_bytes / 1e6:,.2f}",
         ]
         for each in steps
     ]
-    headings = ("", "way", "density", "ms a step", "ms waiting", "MB received")
-    print(table(headings, rows, ("", "way")))
-    print(sentence)
-    print("\n".join(["assumed, because no option sets it:", *(f"  {each}" for each in assumed)]))
+    print(table(("", "way", "density", "ms a step", "MB received"), rows, ("", "way")))
+    print(_advice(chosen, steps, setting.paying_bit_s(densities)))
+    warnings = [too_few(each, options.steps) for each in densities if options.steps is not None]
+    print(*filter(None, warnings), _assumed(setting), sep="\n")
     return 0
 
 
-def _described(options: argparse.Namespace) -> tuple[Setting, list[str]]:
+def _setting_of(options: argparse.Namespace) -> Setting:
     if not 2 <= options.world_size < 2**31:  # Horovod's and MPI's ranks are 32-bit numbers
         raise InvalidOption(
-            f"--world-size is {options.world_size}: give 2 ranks or more, below 2**31, because "
-            "one rank sends nothing"
+            f"--world-size is {options.world_size}: give 2 ranks or more, and fewer than 2**31"
         )
     for density in options.density or ():
         check_density(density, "--density")
-    if options.model is None and options.backward is None:
-        raise InvalidOption(
-            "--parameters needs --backward: give the time of your model's backward pass, for "
-            "example --backward 80ms"
-        )
     model = MODELS.get(options.model) or Model(options.parameters, TENSORS, 0.0)
     backward_s = options.backward or model.backward_s
-    forward_s = options.forward or backward_s / 2
-    speed = options.bandwidth or BANDWIDTH_BIT_S
-    latency_s = options.latency or LATENCY_S
-    assumed = {
-        "backward": f"the backward pass takes {1e3 * backward_s:.1f} ms, as for 32 samples at 10 "
-        "Tflop/s (--backward)",
-        "forward": f"the rest of a step takes {1e3 * forward_s:.1f} ms, half of the backward pass "
-        "(--forward)",
-        "bandwidth": f"a rank's link has {speed / 1e9:g} Gbit/s (--bandwidth)",
-        "operations": "Horovod sums with Gloo, which needs 14 ns to sum a float16 (--operations)",
-        "latency": f"a message between ranks takes {1e6 * latency_s:g} us (--latency)",
-    }
-    told = [words for name, words in assumed.items() if getattr(options, name) is None]
-    if options.model is None:
-        told.append(f"the model has {TENSORS} compressed tensors; only --model knows the number")
-    told.append("one core of a server's processor selects, while no gradients are computed")
-    if not options.one_core:
-        told.append("Horovod's own thread has another core (--one-core if it has none)")
-    told.append(f"a collective needs {1e3 * CALL_S:g} ms to start")
-    signs, ranks = options.steps is not None, options.world_size
-    payload = ", signs and their mean magnitude (--steps)" if signs else " and float32 values"
-    told.append(f"sparse steps send indices{payload}")
-    setting = Setting(
-        model, backward_s, forward_s, ranks, speed, latency_s, signs,
-        options.operations or "gloo", options.one_core, options.optimizer_step or 0.0,
-    )  # fmt: skip
-    return setting, told
-
-
-def _accuracy(steps: int, wanted: float, densities: Sequence[float]) -> str:
-    text = (
-        f"A training of {steps:,} steps needs density {wanted:.2g}, which a compressor uses if it "
-        f"gets steps={steps}. The rule comes from small trainings, and predicted the perplexity of "
-        "others with an error of about 5 % (docs/results/accuracy.md)."
-    )
-    low = [words for words in (too_few(each, steps) for each in densities) if words]
-    return " ".join([text, *(f"{words[0].upper()}{words[1:]}." for words in low)])
-
-
-def _sentence(chosen: Step, told: Step, steps: Sequence[Step]) -> str:
-    dense, fp16 = steps[:2]
-    both = f"dense {1e3 * dense.step_s:,.1f} ms and fp16 {1e3 * fp16.step_s:,.1f} ms"
-    if chosen is told:
-        times = min(dense.step_s, fp16.step_s) / told.step_s
-        return (
-            f"Compress: density {told.density:g} takes {1e3 * told.step_s:,.1f} ms a step, "
-            f"{both}: {times:.1f} times as fast as the better of the two."
+    if not backward_s:
+        raise InvalidOption(
+            "--parameters needs --backward: give the time of your model's backward pass, as 80ms"
         )
-    return (
-        f"Compression will not help here: use {chosen.way}. Density {told.density:g} takes "
-        f"{1e3 * told.step_s:,.1f} ms a step, {both}; {1e3 * chosen.waiting_s:,.1f} ms of "
-        f"{chosen.way}'s step are spent waiting for the network."
+    return Setting(
+        model._replace(backward_s=backward_s),
+        options.forward or backward_s / 2,
+        options.world_size,
+        options.bandwidth,
+        options.latency,
+        signs=options.steps is not None,
+        operations=options.operations,
+        one_core=options.one_core,
+        update_s=options.optimizer_step,
     )
 
 
-def _range(slowest: float, quickest: float) -> str:
-    if not quickest:
-        return "No bandwidth of 1 Mbit/s or more changes that."
-    bounds = [f"above about {slowest / 1e9:.2g} Gbit/s"] if slowest > BANDWIDTHS[0] else []
-    if quickest < BANDWIDTHS[-1]:
-        bounds.append(f"below about {quickest / 1e9:.2g} Gbit/s")
-    return f"Compression pays {' and '.join(bounds) or 'at any bandwidth up to 1 Tbit/s'}."
+def _advice(chosen: Step, steps: Sequence[Step], paying: Sequence[float]) -> str:
+    """Return which step is recommended, and at which bandwidths, ``paying``, a sparse one is."""
+    text = f"Compression will not help here: use {chosen.way}."
+    if chosen.way == "sparse":
+        times = min(each.step_s for each in steps[:2]) / chosen.step_s
+        text = f"Compress: steps are {times:.1f} times as fast as the better of dense and fp16."
+    if not paying:
+        return f"{text} No bandwidth of 1 Mbit/s or more changes that."
+    bounds = [f"above about {paying[0] / 1e9:.2g} Gbit/s"] if paying[0] > BANDWIDTHS[0] else []
+    if paying[-1] < BANDWIDTHS[-1]:
+        bounds.append(f"below about {paying[-1] / 1e9:.2g} Gbit/s")
+    return f"{text} Compression pays {' and '.join(bounds) or 'at any bandwidth up to 1 Tbit/s'}."
+
+
+def _assumed(setting: Setting) -> str:
+    times_s = setting.model.backward_s, setting.forward_s, setting.update_s, CALL_S
+    backward_ms, forward_ms, update_ms, call_ms = (1e3 * each for each in times_s)
+    core = "a core that it shares" if setting.one_core else "a core of its own"
+    payload = "signs and their mean magnitude (--steps)" if setting.signs else "float32 values"
+    return f"""The prediction assumes:
+  The backward pass takes {backward_ms:g} ms (--backward), the optimizer's step {update_ms:g} ms
+  (--optimizer-step), and the rest of a step {forward_ms:g} ms (--forward).
+  A rank's link has {setting.bandwidth_bit_s / 1e9:g} Gbit/s (--bandwidth), and a message between
+  ranks takes {1e6 * setting.latency_s:g} us (--latency). A collective starts after {call_ms:g} ms.
+  Horovod sums with {setting.operations} (--operations), in a thread with {core} (--one-core).
+  The model has {setting.model.tensors} compressed tensors. One core of a server's processor
+  selects their entries, while no gradients are computed.
+  Sparse steps send indices and {payload}."""
