@@ -68,9 +68,9 @@ def test_every_run_every_chart_and_every_layer_is_there(page):
     assert "<b>" not in text
     for title in (
         "loss over step",
-        "loss over time",
+        "loss over seconds",
         "test accuracy over step",
-        "bytes sent over time",
+        "bytes sent over seconds",
         "density by layer",
         "residual norm by layer",
         "seconds per step",
@@ -94,6 +94,17 @@ def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
     output = tmp_path / "report.html"
     assert main(["report", str(tmp_path / "x.jsonl"), "-o", str(output)]) == 0
     assert output.read_text(encoding="utf-8").count(">no run recorded this value</text>") == 2
+
+
+def test_a_run_has_the_same_colour_in_all_pictures(tmp_path):
+    pytest.importorskip("matplotlib", reason="draws the pictures")
+    for name, value in {"a": None, "b": 1.0}.items():
+        record = line("metrics", 1, 0.1, loss=value)
+        (tmp_path / f"{name}.jsonl").write_text(record)
+    output = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "-o", str(output)]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert "#ff7f0e" in text and "#1f77b4" not in text, "the second colour, for the second run"
 
 
 def test_no_input_and_no_records_are_replaced(tmp_path, capsys):
@@ -209,7 +220,7 @@ def step_with(**fields):
         ("nonsense\nmore\n", "line 1 of run .* is not a record"),
         ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is not a record"),
         ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*not a record .KeyError: 'step'"),
-        ('{"event": "step", "step": 1, "seconds": 1}\n', "line 1 of run .*'step_s'"),
+        (step_with().replace("step_s", "s"), "line 1 of run .*'step_s'"),
         ('{"event": "other", "step": 1, "seconds": 1}\n', "the event 'other' is unknown"),
         (step_with(tensors=[1]), "line 1 of run .* is not a record"),
         (step_with(total={}), "'bytes_sent'"),
@@ -228,7 +239,7 @@ def step_with(**fields):
             "".join(f'{{"event": "run", "name": "{c}", "seconds": 1, "step": 0}}\n' for c in "GD"),
             "records of two compressors, 'G' and 'D'",
         ),
-        (b"\xff\xfe", "cannot be read: it is not a text file"),
+        (b"\xff\xfe", "line 1 of run .* is not a record"),
         (None, "cannot be read: No such file"),
     ],
 )
