@@ -28,11 +28,9 @@ from hvd_sparse.collectives.contract import Pending
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
-from hvd_sparse.frontend.compressor import HANDSHAKE
 from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.results import remove, weakly
-from hvd_sparse.plan.policy import waiting
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.records import TensorStep, Ticket
@@ -80,8 +78,7 @@ class DdpCompressor(ParameterCompressor):
         self.step.counts_together = False  # Gloo and NCCL count with 64 bits
         self._start(dist.get_rank(group), dist.get_rank())
         try:
-            with waiting(self, HANDSHAKE):  # some exchanges ask for the ranks' nodes
-                self._driver = Driver(self.step, self.collective, self.name)
+            self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
         except Exception:
             self.close()
@@ -177,8 +174,6 @@ class DdpCompressor(ParameterCompressor):
         if self._recorder is not None:
             self._recorder.submitted(run)
         self._policy.end()
-        ledger = self.watchdog.ledger
-        ledger.begin_wait()
         try:
             for each in sent:
                 each.arrive(self.configuration.timeout_s, self.collective.world_size)
@@ -186,19 +181,15 @@ class DdpCompressor(ParameterCompressor):
             for each in sent:
                 self._receive(each)
         except Exception as error:
-            told = self.explain(error) if isinstance(error, ExchangeTimeout) else error
             self._policy.fail()
-            self.step.transactions.fail(run, told)
-            if told is not error:
-                raise told from error
-            if not isinstance(error, SparseError):
-                raise  # an error of this rank only
+            self.step.transactions.fail(run, error)
+            if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
+                raise  # not an error that all ranks raise
             for each in sent:
                 self._drop(each)
             raise_behind_backward(error)
         finally:
-            ledger.clear()
-            ledger.end_wait()
+            self.watchdog.ledger.clear()
             self._scale.forget()
         self._policy.arrived()
         for each in sent:

@@ -12,13 +12,13 @@ from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
 from hvd_sparse.configuration import DEVICE_WIRE, Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption, RankMismatch, UnsupportedReduction
+from hvd_sparse.errors import InvalidOption, RankMismatch, UnsupportedReduction
 from hvd_sparse.frontend.naming import Naming
 from hvd_sparse.frontend.recorder import Outlet, Recorder
 from hvd_sparse.frontend.states import footprint, load_state, saved_state
 from hvd_sparse.frontend.summary import summary_of, summary_of_ranks
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
-from hvd_sparse.plan.policy import Policy, Verdict, waiting
+from hvd_sparse.plan.policy import Policy, Verdict, tell_all, waiting
 from hvd_sparse.registry import configuration as describe_part
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.state.checkpoint_file import gather_into_file, read
@@ -31,16 +31,13 @@ from hvd_sparse.telemetry.contract import Place, check_names, numbers_of, whole_
 from hvd_sparse.tracing import TraceFile, follow
 from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
 from hvd_sparse.version import __version__
-from hvd_sparse.watch.peers import introduce
 from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
 logger = logging.getLogger("hvd_sparse")
 
 HANDSHAKE = "the handshake before the first step"
 SAVE = "the states that save() gathers from all ranks"
-PATIENCE_IN_SAVE = 1.25
-"""``save`` waits longer than the time limit, by this factor. Thus, if other ranks train instead of
-saving, their waits end first, and they report the error."""
+SUMMARY = "the counters that summary() gathers from all ranks"
 
 REFUSED_OPS = ("Adasum", "Min", "Max", "Product")
 
@@ -181,7 +178,7 @@ class Compressor:
         gatherer = Gatherer(collective, name, limit_s)
         with waiting(self, HANDSHAKE):
             handshake(self._describe(self.step.specs), gatherer)
-            self.watchdog.meet(introduce(self.watchdog.endpoint(collective.rank), gatherer))
+            self.watchdog.meet(collective.rank, gatherer)
             if is_elastic():
                 mine = self.state_dict()
                 shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)
@@ -192,13 +189,6 @@ class Compressor:
     def _describe(self, specs: Sequence[TensorSpec]) -> Report:
         described = describe_rank(self.configuration, specs, self.name, self.step.placement)
         return {**described, **self._policy.describe()}
-
-    def explain(self, error: ExchangeTimeout) -> ExchangeTimeout:
-        """Return a timeout error whose message also names the pending tensors, if there are any,
-        and the ranks that have not submitted them."""
-        if not self.watchdog.ledger.pending():
-            return ExchangeTimeout(str(error))
-        return ExchangeTimeout(f"{error}; {self.watchdog.give_up()}")
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
         """Use these densities, by tensor name. Policies (see ``plan.policy``), which measure and
@@ -307,9 +297,8 @@ class Compressor:
         text = summary_of(stats, entries, {key: counts[key][BYTES] for key in stats["tensors"]})
         if all_ranks and not self._is_outside:
             name = f"hvd_sparse.summary.{self.name}"
-            gatherer = Gatherer(self.collective, name, self.configuration.timeout_s)
             mine = {name: value for name, value in stats.items() if name != "tensors"}
-            text += "\n\n" + summary_of_ranks(gatherer.tell_all(mine))
+            text += "\n\n" + summary_of_ranks(tell_all(self, SUMMARY, name, mine))
         if self.watchdog.rank == 0:
             print(text, flush=True)
         return text
@@ -377,11 +366,8 @@ class Compressor:
             )
         self._follow_world()
         state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
-        limit_s = self.configuration.timeout_s
-        if limit_s is not None:
-            limit_s *= PATIENCE_IN_SAVE
         with waiting(self, SAVE):
-            gather_into_file(state, path, self.collective, name, limit_s)
+            gather_into_file(state, path, self.collective, name, self.configuration.timeout_s)
 
     def load(self, path: str | os.PathLike[str], strict: bool = True) -> IncompatibleKeys:
         """Load this rank's state from a file that ``save`` wrote; every rank reads the file. If the
@@ -433,6 +419,7 @@ class Compressor:
         restart without ``sync`` has changed this rank or the number of ranks. Collective."""
 
     def _forget_world(self) -> None:
+        self.watchdog.ledger.clear()
         self.watchdog.ledger.restart()
         self._policy.forget_world(self)
 

@@ -21,7 +21,7 @@ from typing import Protocol
 from hvd_sparse.checks import check_choice, check_whole
 from hvd_sparse.collectives.contract import Collective, Gatherer
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption
+from hvd_sparse.errors import InvalidOption
 from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
@@ -84,9 +84,6 @@ class Owner(Protocol):
 
     def settle_densities(self, densities: Mapping[str, float]) -> None:
         """Use measured densities, by tensor name. Other tensors get the smallest density."""
-
-    def explain(self, error: ExchangeTimeout) -> BaseException:
-        """Return an error whose message also names the ranks for which the others wait."""
 
 
 class StepClock:
@@ -191,13 +188,10 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
     if one of them times out."""
     ledger = owner.watchdog.ledger
     ledger.begin(what)
-    ledger.begin_wait()
     try:
         yield
-    except ExchangeTimeout as error:
-        raise owner.explain(error) from error
     finally:
-        ledger.end_wait(what)
+        ledger.end(what)
 
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hvd_sparse.collectives.contract import Gatherer, is_elastic, rank_in
+from hvd_sparse.collectives.contract import is_elastic, rank_in
 from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
@@ -21,7 +21,6 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import (
     ChangedGradient,
-    ExchangeTimeout,
     InvalidOption,
     RankMismatch,
     SparseError,
@@ -43,7 +42,7 @@ from hvd_sparse.frontend.torch.arrays import (
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.kernels.torch.vector import upload
 from hvd_sparse.plan.measuring import PlannedGroups
-from hvd_sparse.plan.policy import EVERYTHING, FP16, SPARSE, Policy
+from hvd_sparse.plan.policy import EVERYTHING, FP16, SPARSE, Policy, tell_all
 from hvd_sparse.step.buckets import grouped
 from hvd_sparse.step.driver import NOTHING, Driver
 from hvd_sparse.step.records import StepRun, Ticket
@@ -62,6 +61,7 @@ from hvd_sparse.types import Context, GradScaler, Optimizer, Option, ProcessSet,
 from hvd_sparse.watch.watchdog import PatientCollective
 from hvd_sparse.wire.padding import Padding
 
+GROUPS = "the groups that regroup() compares on all ranks"
 NO_STEP = StepRun(is_closed=True)
 """The ``StepRun`` of gradients that ``Compression.auto`` sends dense or as float16, outside of any
 counted step."""
@@ -243,10 +243,9 @@ class TorchCompressor(ParameterCompressor):
         """Return the reduced gradient, in the dtype and memory layout of the gradient."""
         if ctx is None:
             return tensor  # a sparse gradient, which Horovod exchanged by itself
-        policy, ledger, came = self._policy, self.watchdog.ledger, None
+        policy = self._policy
         if self._is_led:
             policy.end()
-        ledger.begin_wait()
         if self._is_scaled:
             self._scale.forget()
         try:
@@ -254,16 +253,13 @@ class TorchCompressor(ParameterCompressor):
                 self._refuse_changes(tensor, ctx)
             result = (self._finish if ctx.has_carrier else self._finish_dense)(tensor, ctx)
             self._hand_out(ctx, result)
-            came = ctx.key
-        except BaseException as error:
+            self.watchdog.ledger.end(ctx.key)
+        except BaseException:
             policy.fail()
-            if isinstance(error, ExchangeTimeout):
-                raise self.explain(error) from error
-            ledger.clear()
+            self.watchdog.ledger.clear()
             raise
         finally:
             ctx.extra = None  # otherwise the gradient would live as long as the ticket
-            ledger.end_wait(came)
         if self._is_led:
             policy.arrived()
         return result
@@ -434,8 +430,7 @@ class TorchCompressor(ParameterCompressor):
         except InvalidOption as error:  # raised below, because the other ranks wait for this one
             invalid = error
         name = f"hvd_sparse.groups.{self.name}"
-        gatherer = Gatherer(self.collective, name, self.configuration.timeout_s)
-        told = gatherer.tell_all([groups == PLANNED, plan])
+        told = tell_all(self, GROUPS, name, [groups == PLANNED, plan])
         if invalid is not None:
             raise invalid
         if any(other != told[0] for other in told):

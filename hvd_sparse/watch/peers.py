@@ -1,13 +1,10 @@
 """The ledger of the tensors that this rank has submitted to Horovod, and the questions that a
 waiting rank asks the others.
 
-The ledger's clock does not count times in which this process was suspended or one of its threads
-did not release Python's lock, because other ranks do not cause such delays.
-
 On every rank, a thread answers questions at a UDP port. A rank that does not answer has ended, is
-suspended, or does not release Python's lock. A question and its answer are one datagram each. A
-question begins with the secret of the rank that receives it; other datagrams are ignored. Ranks
-exchange addresses and secrets in an allgather before the first step.
+suspended, or does not release Python's lock. A question and its answer are one datagram each. Both
+begin with the secret of the rank that answers; other datagrams are ignored. Ranks exchange
+addresses and secrets in an allgather before the first step.
 """
 
 from __future__ import annotations
@@ -22,15 +19,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
 from itertools import islice
+from typing import NamedTuple
 
-from hvd_sparse.collectives.contract import Gatherer
-
-TURN_S = 0.25
-"""Seconds between two updates of the clock, which is therefore late by at most this time."""
-MOST_S = 1.0
-"""Largest number of seconds that one update adds to the clock; any further seconds were a pause."""
 PATIENCE_S = 10.0
 """Largest number of seconds that a rank waits for answers."""
 AGAIN_S = 0.5
@@ -45,147 +36,82 @@ LONGEST_BYTES = 1 << 16
 logger = logging.getLogger("hvd_sparse")
 
 
-class RunningClock:
-    """A clock whose time, ``now_s``, counts only the seconds in which this process ran and released
-    Python's lock."""
+class Standstill:
+    """The time since the last progress of this rank: a submission, a result, or the beginning of a
+    wait of this package. Progress replaces the object, and so forgets its attributes.
 
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+    seconds : the duration, as counted by the watchdog's thread
+    is_doubtful : whether the ranks were asked at the time limit, without a sure verdict
+    verdict : the text for the error of a wait that has reached its time limit, or None
+    """
 
-    def start(self) -> None:
-        """Start the clock's thread if it is not running. A forked child must start it again,
-        because threads are not copied into the child."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="hvd_sparse clock", daemon=True
-                )
-                self._thread.start()
-
-    def _run(self) -> None:
-        read_s = time.monotonic()
-        while True:
-            time.sleep(TURN_S)
-            last_s, read_s = read_s, time.monotonic()
-            self.now_s += min(read_s - last_s, MOST_S)
-
-
-clock = RunningClock()
+    seconds = 0.0
+    is_doubtful = False
+    verdict: str | None = None
 
 
 class Ledger:
-    """Counts how often each tensor was submitted to Horovod, and records since when each pending
-    tensor (submitted, but without a result) waits. Ranks compare the counts. Thread-safe.
+    """Counts how often each tensor was submitted to Horovod, and records which tensors are pending
+    (submitted, but without a result). Ranks compare the counts. Needs no lock, because each method
+    makes only changes that are atomic in Python, and no two threads submit the same tensor.
 
-    reached_s : the time when a collective of this package last ended. All ranks took part in it, so
-        no pending tensor has waited for another rank for a longer time
+    waits : the names of the collectives for which this package waits. Unlike Horovod's waits, these
+        waits raise an error, which the program can handle
     """
 
     def __init__(self) -> None:
-        clock.start()
-        self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._since: dict[str, float] = {}
-        self._waits = 0
-        self._last_change = self.reached_s = clock.now_s
-        self.begun = self._begun_before = 0
+        self._pending: dict[str, bool] = {}
+        self.waits: list[str] = []
+        self.standstill = Standstill()
 
     def begin(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
-            self.begun += 1
-            self._since[name] = self._last_change = clock.now_s
+        self._counts[name] += 1
+        self._pending[name] = True
+        self.standstill = Standstill()
 
     def end(self, name: str) -> None:
-        with self._lock:
-            self._since.pop(name, None)
-            self._last_change = clock.now_s
+        if self._pending.pop(name, False):
+            self.standstill = Standstill()
 
     def clear(self) -> None:
         """Remove the pending tensors, because the step has failed; keep the counts."""
-        with self._lock:
-            self._since.clear()
-            self._last_change = clock.now_s
+        self._pending.clear()
 
     def restart(self) -> None:
-        """Remove the pending tensors and reset the counts, because the run continues with other
-        ranks."""
-        self.clear()
-        with self._lock:
-            self._counts.clear()
-            self._begun_before = self.begun
-
-    def begin_wait(self) -> None:
-        """Record that this package begins to wait for a collective. Unlike Horovod's waits, this
-        wait raises an error at the time limit, so the watchdog then gives the program ``GRACE_S``
-        seconds to handle the error."""
-        with self._lock:
-            self._waits += 1
-
-    def end_wait(self, name: str | None = None) -> None:
-        """Record that a wait has ended. ``name`` is the tensor whose result has arrived, if any."""
-        with self._lock:
-            self._waits -= 1
-            if name is not None:
-                self._since.pop(name, None)
-                self._last_change = clock.now_s
+        """Reset the counts, because the run continues with other ranks."""
+        self._counts.clear()
 
     @property
     def submissions(self) -> int:
         """The number of submissions since the last ``restart``."""
-        return self.begun - self._begun_before
-
-    @property
-    def is_waiting(self) -> bool:
-        return self._waits > 0
-
-    @property
-    def idle_s(self) -> float:
-        """The seconds since the last submission or the last result, whichever was later."""
-        return clock.now_s - self._last_change
+        return sum(self._counts.values())
 
     def pending(self) -> dict[str, int]:
         """Return the names of the pending tensors, oldest first, with the number of submissions of
         each."""
-        with self._lock:
-            names = sorted(self._since, key=self._since.__getitem__)
-            return {name: self._counts[name] for name in names}
-
-    def oldest(self) -> tuple[str, int, float] | None:
-        """Return the name of the tensor that is pending longest, its number of submissions, and the
-        seconds that it has waited. Return None if no tensor is pending."""
-        with self._lock:
-            if not self._since:
-                return None
-            name = min(self._since, key=self._since.__getitem__)
-            since_s = max(self._since[name], self.reached_s)
-            return name, self._counts[name], clock.now_s - since_s
+        return {name: self._counts[name] for name in list(self._pending)}
 
     def behind(self, counts: Mapping[str, int]) -> list[str]:
         """Return the tensors that this rank has submitted less often than ``counts`` states."""
-        with self._lock:
-            return [name for name, count in counts.items() if self._counts[name] < count]
+        return [name for name, count in counts.items() if self._counts[name] < count]
 
 
-@dataclass(frozen=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """The address at which a rank answers questions.
 
     addresses : the IPv4 addresses of its host; other hosts may not reach all of them
     port : number of the UDP port
-    token : the secret with which a question begins
+    token : the secret with which questions and answers begin
     """
 
     rank: int
-    addresses: tuple[str, ...]
+    addresses: list[str]
     port: int
     token: str
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """A rank's answer to a question about the ledger.
 
     submissions : number of the rank's submissions
@@ -193,7 +119,6 @@ class Answer:
     place : text with the lines of code at which the rank's main thread is
     """
 
-    rank: int
     submissions: int
     behind: Sequence[str]
     place: str
@@ -222,32 +147,23 @@ class Port:
             while not self._is_closed:
                 try:
                     said, caller = self._socket.recvfrom(LONGEST_BYTES)
-                    # An answer begins with the mark of its question.
-                    mark, question = said[TOKEN_BYTES : 2 * TOKEN_BYTES], said[2 * TOKEN_BYTES :]
-                    if hmac.compare_digest(said[:TOKEN_BYTES], self.token.encode()):
-                        answer = json.dumps(astuple(self._answer(json.loads(question))))
-                        self._socket.sendto(mark + answer.encode(), caller)
+                    token, question = said[:TOKEN_BYTES], said[TOKEN_BYTES:]
+                    if hmac.compare_digest(token, self.token.encode()):
+                        answer = json.dumps(self._answer(json.loads(question)))
+                        self._socket.sendto(token + answer.encode(), caller)
                 except Exception:  # this thread must survive any datagram
                     logger.warning("another rank's question was not answered", exc_info=True)
                     time.sleep(PAUSE_S)
 
 
-def addresses() -> tuple[str, ...]:
+def addresses() -> list[str]:
     try:
         import psutil  # type: ignore[import-untyped] # Horovod depends on it
     except ImportError:
         told = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
-        return tuple(sorted({"127.0.0.1", *(str(info[4][0]) for info in told)}))
+        return sorted({"127.0.0.1", *(str(info[4][0]) for info in told)})
     interfaces = psutil.net_if_addrs().values()
-    return tuple(
-        sorted(a.address for each in interfaces for a in each if a.family == socket.AF_INET)
-    )
-
-
-def introduce(endpoint: Endpoint, gatherer: Gatherer) -> list[Endpoint]:
-    """Send this rank's endpoint to all ranks, and return the endpoints of all ranks. Collective."""
-    told = gatherer.tell_all(astuple(endpoint))
-    return [Endpoint(rank, tuple(where), port, token) for rank, where, port, token in told]
+    return sorted(a.address for each in interfaces for a in each if a.family == socket.AF_INET)
 
 
 def ask_all(
@@ -256,23 +172,23 @@ def ask_all(
     """Ask all ranks at once which of the first ``LONGEST_LIST`` tensors of ``submitted`` they have
     submitted less often than this rank. Return the answers by rank, without ranks that do not
     answer within ``patience_s`` seconds."""
-    mark = secrets.token_hex(TOKEN_BYTES // 2).encode()
-    question = mark + json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
+    question = json.dumps(dict(islice(submitted.items(), LONGEST_LIST))).encode()
+    silent = {endpoint.token.encode(): endpoint for endpoint in endpoints}
     answers: dict[int, Answer] = {}
     end_s = time.monotonic() + patience_s
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(min(AGAIN_S, patience_s))
-        while len(answers) < len(endpoints) and time.monotonic() < end_s:
-            for endpoint in endpoints:
-                for address in () if endpoint.rank in answers else endpoint.addresses:
+        while silent and time.monotonic() < end_s:
+            for token, endpoint in silent.items():
+                for address in endpoint.addresses:
                     with contextlib.suppress(OSError):  # no route to it
-                        asking.sendto(endpoint.token.encode() + question, (address, endpoint.port))
+                        asking.sendto(token + question, (address, endpoint.port))
             with contextlib.suppress(TimeoutError):
-                while len(answers) < len(endpoints) and time.monotonic() < end_s:
+                while silent and time.monotonic() < end_s:
                     said = asking.recv(LONGEST_BYTES)
-                    if said.startswith(mark):
-                        answer = Answer(*json.loads(said[TOKEN_BYTES:]))
-                        answers[answer.rank] = answer
+                    found = silent.pop(said[:TOKEN_BYTES], None)
+                    if found is not None:
+                        answers[found.rank] = Answer(*json.loads(said[TOKEN_BYTES:]))
     return answers
 
 
