@@ -253,6 +253,9 @@ def test_what_is_no_run_is_refused_by_name(tmp_path, content, words, capsys):
 
 def test_folders_are_looked_into_and_names_told_apart(files):
     assert [run.name for run in read_runs([str(files[0].parent)])] == ["0", "1", "2"]
+    (files[0].parent / "empty").mkdir()
+    with pytest.raises(InvalidOption, match="cannot be read: Is a directory; give files of"):
+        read_runs([str(files[0].parent / "empty")])
     with pytest.raises(InvalidOption, match="runs are called '0': give one of them another name"):
         read_runs([str(files[0]), str(files[0])])
     assert [run.name for run in read_runs([str(files[0]), f"again={files[0]}"])] == ["0", "again"]
