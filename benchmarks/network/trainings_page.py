@@ -196,6 +196,8 @@ def advised_ms(line: Line, alone_ms: tuple[float, float]) -> float | None:
         return None
     gradient_s, update_s = (each / 1e3 for each in alone_ms)
     task, backward_s = tasks()[run.task], gradient_s * 2 / 3
+    if is_ours and not update_s and task.optimizer == "adamw":
+        return None  # a sparse step replaces a long step of the optimizer, which is unknown
     setting = Setting(
         Model(task.parameters, task.matrices, backward_s), backward_s / 2, run.hosts,
         bits_per_second(run.wire), LATENCY_S, signs=True, one_core=True, update_s=update_s,
