@@ -124,7 +124,7 @@ class Watchdog:
 
     def examine(self) -> tuple[str, bool]:
         """Ask all ranks about the pending tensors. Return a text for an error, with the ranks that
-        have not submitted them; and whether the wait would go on, because all ranks have answered,
+        have not submitted them; and whether this reason is sure, because all ranks have answered,
         and one is late."""
         pending, seconds = self.ledger.pending(), self.ledger.standstill.seconds
         answers = ask_all(self._peers, pending)
@@ -179,7 +179,7 @@ class Watchdog:
         elif self.ledger.waits:
             standstill.verdict, standstill.seconds = why, 0.0
             logger.error("%s", why)
-        elif self.ledger.standstill is standstill and not self.is_over:  # as before the question
+        elif self.ledger.standstill is standstill and not self.is_over:  # no progress meanwhile
             self._end(why)
 
     def _end(self, why: str) -> None:
