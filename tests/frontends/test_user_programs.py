@@ -22,10 +22,10 @@ def test_every_case_holds_on_every_rank(frontend):
 
 
 @of_both
-def test_blocks_compress_and_one_sends_nothing(frontend):
+def test_blocks_compress_and_one_of_torch_sends_nothing(frontend):
     results = [measured(outcome(frontend), each.name)[0] for each in blocks_for(frontend)]
     assert sum(bool(each.get("sparse_steps")) for each in results) >= 3
-    assert sum(bool(each.get("is_apart")) for each in results) == 1
+    assert sum(bool(each.get("is_apart")) for each in results) == (frontend == "torch")
 
 
 COMMANDS = {each.text: each for each in blocks_for("ranks")}
