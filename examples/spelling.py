@@ -9,10 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from hvd_sparse.checks import hint_of
 from hvd_sparse.density_rule import check_rule
-from hvd_sparse.errors import InvalidOption, UnknownName
-from hvd_sparse.methods import METHODS, Methods
+from hvd_sparse.errors import InvalidOption
+from hvd_sparse.methods import Methods, check_method
 from hvd_sparse.types import Value
 
 BETWEEN_OPTIONS = re.compile(r",(?![^()\[\]{}]*[)\]}])")
@@ -53,13 +52,8 @@ def read_method(text: str) -> SpelledMethod:
     >>> read_method("ldte_bs,variant=paper,max_passes=20")
     SpelledMethod(name='ldte_bs', options={'variant': 'paper', 'max_passes': 20})
     """
-    if not isinstance(text, str):
-        raise InvalidOption(f"the method is {text!r}: give its name, for example 'ldte_bs'")
     name, *rest = BETWEEN_OPTIONS.split(text)
-    if name not in METHODS:
-        raise UnknownName(
-            f"no method is called {name!r}{hint_of(name, METHODS)}; there are: {', '.join(METHODS)}"
-        )
+    check_method(name)
     options: dict[str, object] = {}
     for each in rest:
         option, equals, value = each.partition("=")

@@ -14,7 +14,7 @@ from blocks import ROOT, Block, blocks_of
 from programs import run
 
 PAGE = ROOT / "docs" / "guide" / "extending.md"
-NEEDED = ("hvd_sparse", "tests", "docs/methods", "scripts/lib", "pyproject.toml")
+NEEDED = ("hvd_sparse", "tests", "examples", "docs/methods", "scripts/lib", "pyproject.toml")
 
 
 def steps() -> dict[int, tuple[str, list[Block]]]:

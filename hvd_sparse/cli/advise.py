@@ -51,8 +51,9 @@ DENSE_S, RECEIVED_S = 0.6e-9, 7e-9
 per entry and per sent entry. ``DENSE_S`` and ``RECEIVED_S`` are the seconds of making the dense
 result per entry and per received entry. Measured with ``ldte_bs``, ``index_value``, the engine
 numba and one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md), except ``ENTRY_S``
-and ``DENSE_S``. These were 0.66 and 0.37 ns there, and up to 6 ns together in trainings on two
-machines; the values here predict the steps of all these trainings best."""
+and ``DENSE_S``. These were 0.66 and 0.37 ns there, and up to 5 ns together in trainings on two
+machines. With the values here, no prediction of these trainings is wrong by more than 25 %
+(docs/results/trainings.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
 HALF_SUM_S = {"gloo": 14e-9, "mpi": 0.0, "nccl": 0.0}
@@ -209,7 +210,7 @@ def set_up(parser: argparse.ArgumentParser) -> None:
     add("--backward", type=duration, help=works)
     rest = "time of the rest of a step, without the optimizer's (default: half of --backward)"
     add("--forward", type=duration, help=rest)
-    update = "time of the optimizer's step, shorter with optimizer= of a compressor (default: none)"
+    update = f"time of the optimizer's step; sparse steps take {UPDATE_PART:g} of it (default: 0s)"
     add("--optimizer-step", type=duration, default=0.0, help=update)
     stands = "densities to compare (default: 0.001 0.01, or the density for --steps)"
     add("--density", type=float, nargs="+", help=stands)
@@ -238,8 +239,8 @@ def run(options: argparse.Namespace) -> int:
     ]
     print(table(("", "way", "density", "ms a step", "MB received"), rows, ("", "way")))
     print(_advice(chosen, steps, setting.paying_bit_s(densities)))
-    warnings = [too_few(each, options.steps) for each in densities if options.steps is not None]
-    print(*filter(None, warnings), _assumed(setting), sep="\n")
+    told = [too_few(each, options.steps) for each in densities if options.steps is not None]
+    print(*(f"Accuracy: {each}." for each in told if each), _assumed(setting), sep="\n")
     return 0
 
 
@@ -287,7 +288,7 @@ def _assumed(setting: Setting) -> str:
     times_s = setting.model.backward_s, setting.forward_s, setting.update_s, CALL_S
     backward_ms, forward_ms, update_ms, call_ms = (1e3 * each for each in times_s)
     core = "a core that it shares" if setting.one_core else "a core of its own"
-    payload = "signs and their mean magnitude (--steps)" if setting.signs else "float32 values"
+    payload = ", signs and one mean magnitude (--steps)" if setting.signs else " and float32 values"
     return f"""The prediction assumes:
   The backward pass takes {backward_ms:g} ms (--backward), the optimizer's step {update_ms:g} ms
   (--optimizer-step), and the rest of a step {forward_ms:g} ms (--forward).
@@ -296,4 +297,4 @@ def _assumed(setting: Setting) -> str:
   Horovod sums with {setting.operations} (--operations), in a thread with {core} (--one-core).
   The model has {setting.model.tensors} compressed tensors. One core of a server's processor
   selects their entries, while no gradients are computed.
-  Sparse steps send indices and {payload}."""
+  Sparse steps send indices{payload}."""

@@ -94,8 +94,8 @@ class Run:
     def by_part(self) -> Curve:
         """Return the median seconds of each part of a step, and of the whole step."""
         seconds = {part: self.curve(f"{part}_s", "step", "step")[1] for part in PARTS}
-        known = [part for part in PARTS if seconds[part]]
-        return [float(np.median(seconds[part])) for part in known], known
+        known = [part for part in PARTS if seconds[part]]  # first calls compile, so leave them out
+        return [float(np.median(seconds[part][1:] or seconds[part])) for part in known], known
 
     @property
     def bytes_a_step(self) -> float | None:
@@ -180,7 +180,7 @@ def _records_in(path: Path) -> Iterator[Report]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise InvalidOption(
-            f"run {str(path)!r} cannot be read: {error.strerror}; give files of telemetry='jsonl'"
+            f"run {str(path)!r} cannot be read: {error.strerror}; give .jsonl files or their folder"
         ) from None
     for number, line in enumerate(lines, 1):
         where = f"line {number} of run {str(path)!r}"
@@ -191,8 +191,7 @@ def _records_in(path: Path) -> Iterator[Report]:
                 print(f"{where} is incomplete and was left out", file=sys.stderr)
                 continue
             raise InvalidOption(
-                f"{where} is not a record ({type(error).__name__}: {error}): give files that "
-                "telemetry='jsonl' wrote"
+                f"{where} is not a record ({error!r}): give files of telemetry='jsonl'"
             ) from None
 
 
@@ -251,7 +250,8 @@ def _picture(title: str, curves: dict[str, Curve]) -> str:
         axes.tick_params(labelsize=8)
         for number, (name, (x, y)) in enumerate(curves.items()):
             if x:
-                axes.plot(x, y, "." if rows else ".-", color=f"C{number}", label=name)
+                marks = "." if rows else ".-" if len(x) < 30 else "-"  # marks make the file large
+                axes.plot(x, y, marks, color=f"C{number}", label=name)
         if rows:
             axes.invert_yaxis()
             axes.set_xlim(left=0)

@@ -6,12 +6,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from hvd_sparse.checks import hint_of
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.ddp.compressor import DdpCompressor
-from hvd_sparse.errors import InvalidOption, UnknownName, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
-from hvd_sparse.methods import METHODS, Methods
+from hvd_sparse.methods import Methods, check_method
 from hvd_sparse.types import GradScaler, Option, Params, ProcessSet
 
 __all__ = ["DdpCompressor", "register"]
@@ -122,15 +121,10 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
         handle = hvd_sparse.ddp.register(model, "ldte_bs", density=0.001, optimizer=optimizer)
     """
     _check_model(model)
-    if not isinstance(method, str):
-        raise InvalidOption(f"the method is {method!r}: give its name, for example 'ldte_bs'")
-    if method in OF_HOROVOD:
+    if isinstance(method, str) and method in OF_HOROVOD:
         raise InvalidOption(f"method {method!r} needs Horovod; {OF_HOROVOD[method]}")
-    if method not in (*METHODS, "build", "from_config"):
-        raise UnknownName(
-            f"no method is called {method!r}{hint_of(method, METHODS)}; there are: "
-            f"{', '.join(METHODS)}"
-        )
+    if method not in ("build", "from_config"):
+        check_method(method)
     compressor: DdpCompressor = getattr(Compression, method)(model, **options)
     try:
         model.register_comm_hook(compressor, sparse_hook)

@@ -133,7 +133,6 @@ class DdpCompressor(ParameterCompressor):
         for position, gradient in zip(positions, sent.gradients):
             spec = self.step.specs[position]
             policy.begin(self, position)
-            ledger.begin(spec.key)
             self.results.settle(position)
             memory = own_memory(gradient)
             flat = flatten(gradient, spec) if memory is None else memory
@@ -145,6 +144,7 @@ class DdpCompressor(ParameterCompressor):
             else:
                 ticket = self.step.enter_dense(position, scale, flat.nbytes)
                 wire = flat
+            ledger.begin(spec.key)
             policy.sent(position, ticket)
             sent.tickets.append(ticket)
             wires.append(wire)

@@ -1,5 +1,5 @@
 """The named methods, and the options that all of them share."""
 
-from hvd_sparse.methods.named import METHODS, Methods
+from hvd_sparse.methods.named import METHODS, Methods, check_method
 
-__all__ = ["METHODS", "Methods"]
+__all__ = ["METHODS", "Methods", "check_method"]

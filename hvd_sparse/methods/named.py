@@ -3,12 +3,13 @@ The docstrings list what a method lacks of its paper, and what it does in anothe
 
 from __future__ import annotations
 
+from hvd_sparse.checks import hint_of
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.density_rule import Density
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.methods.builder import Builder, add_dense_warmup, is_as_published, of_paper
-from hvd_sparse.types import Value
+from hvd_sparse.types import Option, Value
 
 OKTOPK_WARMUP = 512
 """Number of dense first steps in the authors' code of Ok-Topk for VGG-16. The code has 128 such
@@ -525,3 +526,13 @@ METHODS: dict[str, str] = {
     if hasattr(getattr(Methods, name), "paper")
 }
 """Maps the name of each named method to the citation key of its paper."""
+
+
+def check_method(name: Option) -> None:
+    """Raise InvalidOption if ``name`` is no text, and UnknownName if it is not in ``METHODS``."""
+    if not isinstance(name, str):
+        raise InvalidOption(f"the method is {name!r}: give its name, for example 'ldte_bs'")
+    if name not in METHODS:
+        raise UnknownName(
+            f"no method is called {name!r}{hint_of(name, METHODS)}; there are: {', '.join(METHODS)}"
+        )

@@ -39,7 +39,7 @@ class Stats:
     def __init__(
         self,
         lock: AbstractContextManager[bool],
-        uncommitted: Callable[[], Iterable[Sent]] = tuple,
+        uncommitted: Callable[[], Iterable[Sent]],
     ) -> None:
         self.committed: list[Sent] = []
         self._uncommitted = uncommitted

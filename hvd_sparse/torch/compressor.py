@@ -148,14 +148,17 @@ class TorchCompressor(ParameterCompressor):
             # First settle the last result: ``auto`` sends a residual again if it was thrown away.
             self.results.settle(position)
             way = policy.begin(self, position) if self._is_led else SPARSE
-            self.watchdog.ledger.begin(spec.key)
+            ledger = self.watchdog.ledger
             if way not in (SPARSE, EVERYTHING):
+                ledger.begin(spec.key)
                 return self._pass_on(tensor, position, way)
             scale = self._scale_of(position) if self._is_scaled else 1.0
             if position in self.step.compressed:
                 wire, ticket = self._send(tensor, position, scale, everything=way == EVERYTHING)
             else:
                 wire, ticket = self._send_dense(tensor, position, scale)
+            # Not before, because the driver may first wait for exchanges of a failed step.
+            ledger.begin(spec.key)
             self._submitted(ticket.run)
             if self._is_led:
                 policy.sent(position, ticket)

@@ -208,7 +208,7 @@ class Given:
     """A gradient as it was when Horovod received it, to detect later changes.
 
     key, parameter : the parameter's name, and the parameter
-    version : the gradient's version counter; None if it cannot be compared
+    version : the gradient's version counter; None if other tensors share the counter
     place : address of the gradient's memory
     watched, sample : a view of some of its entries, and the bytes that these entries had
     """
@@ -225,10 +225,8 @@ class Given:
         now = self.parameter.grad
         if now is None:
             return False  # the result overwrites nothing
-        if now is not self.gradient:
+        if now is not self.gradient or (self.version is not None and now._version != self.version):
             return True
-        if self.version is not None and now._version != self.version and _owns_version(now):
-            return True  # asked only now, because the answer takes time
         values = now._values() if now.is_sparse else now
         return values.data_ptr() != self.place or self.watched.tobytes() != self.sample
 
@@ -240,8 +238,7 @@ class Changes:
 
     def __init__(self) -> None:
         self.given: dict[int, Given] = {}
-        self._places: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        """The address at which each gradient was first seen."""
+        self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
         self.run: StepRun | None = None
 
     def give(
@@ -266,15 +263,13 @@ class Changes:
         values = gradient._values() if gradient.is_sparse else gradient
         if memory is None:
             memory = _memory_of(values)
-        known, place = self._places.get(position), values.data_ptr()
+        known = self._owners.get(position)
         if known is None or known[0]() is not gradient:
-            known = self._places[position] = weakref.ref(gradient), place
-        # In other memory than at first, nothing shows which gradients share the counter.
-        is_known = place == known[1] and not gradient.is_inference()
-        version = gradient._version if is_known else None
+            known = self._owners[position] = (weakref.ref(gradient), _owns_version(gradient))
+        version = gradient._version if known[1] else None
         watched = memory[:: max(1, memory.size // SAMPLES)]
         self.given[position] = Given(
-            key, parameter, gradient, version, place, watched, watched.tobytes()
+            key, parameter, gradient, version, values.data_ptr(), watched, watched.tobytes()
         )
 
     def take(self) -> tuple[list[str], StepRun | None]:
@@ -312,8 +307,8 @@ def _memory_of(values: torch.Tensor) -> np.ndarray:
 
 
 def _owns_version(gradient: torch.Tensor) -> bool:
-    """Return whether only changes of this gradient increase its version counter. Views of one
-    buffer share a counter."""
-    if gradient._is_view():
+    """Return whether the gradient has its own version counter, which changes in place increase.
+    Views of one buffer share a counter."""
+    if gradient.is_inference() or gradient._is_view():
         return False
     return bool(gradient.is_sparse or gradient.untyped_storage().nbytes() == gradient.nbytes)

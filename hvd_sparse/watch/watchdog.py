@@ -174,12 +174,12 @@ class Watchdog:
         if standstill.seconds <= limit_s or (standstill.is_doubtful and not is_last):
             return
         why, is_sure = self.examine()
-        if not (is_sure or is_last):
+        if self.ledger.standstill is not standstill or not (is_sure or is_last):
             standstill.is_doubtful = True
         elif self.ledger.waits:
             standstill.verdict, standstill.seconds = why, 0.0
             logger.error("%s", why)
-        elif self.ledger.standstill is standstill and not self.is_over:  # no progress meanwhile
+        elif self.ledger.pending() and not self.is_over:
             self._end(why)
 
     def _end(self, why: str) -> None:

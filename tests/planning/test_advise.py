@@ -112,7 +112,7 @@ def test_with_a_high_density_compression_pays_between_two_bandwidths(capsys):
 def test_the_steps_of_a_training_say_which_density_it_wants(capsys):
     found = advised(capsys, *RESNET, "--steps", "1200")
     assert re.findall(r"sparse +([0-9.]+)", found) == [f"{5 / 1200:g}"]
-    assert "indices and signs" in found and "or more (docs" not in found
+    assert "indices, signs" in found and "or more (docs" not in found
     found = advised(capsys, *RESNET, "--steps", "1200", "--density", "0.001", "0.01")
     assert "density 0.001 sends each entry about 1.2 times" in found
     assert "use density 0.0042 or more" in found

@@ -219,7 +219,7 @@ def step_with(**fields):
         ("", "has no records: train at least one step"),
         ("nonsense\nmore\n", "line 1 of run .* is not a record"),
         ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is not a record"),
-        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*not a record .KeyError: 'step'"),
+        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*not a record .KeyError.'step'"),
         (step_with().replace("step_s", "s"), "line 1 of run .*'step_s'"),
         ('{"event": "other", "step": 1, "seconds": 1}\n', "the event 'other' is unknown"),
         (step_with(tensors=[1]), "line 1 of run .* is not a record"),
@@ -254,7 +254,7 @@ def test_what_is_no_run_is_refused_by_name(tmp_path, content, words, capsys):
 def test_folders_are_looked_into_and_names_told_apart(files):
     assert [run.name for run in read_runs([str(files[0].parent)])] == ["0", "1", "2"]
     (files[0].parent / "empty").mkdir()
-    with pytest.raises(InvalidOption, match="cannot be read: Is a directory; give files of"):
+    with pytest.raises(InvalidOption, match=r"Is a directory; give \.jsonl files or their folder"):
         read_runs([str(files[0].parent / "empty")])
     with pytest.raises(InvalidOption, match="runs are called '0': give one of them another name"):
         read_runs([str(files[0]), str(files[0])])

@@ -63,7 +63,7 @@ def test_dense_steps_count_their_bytes_and_no_entries():
 
 
 def test_a_summary_of_steps_without_compressed_tensors_shows_the_sum_of_their_bytes():
-    stats = Stats(threading.RLock())
+    stats = Stats(threading.RLock(), list)
     for _ in range(3):
         stats.count_bytes("dense", 1000)
     text = summary_of({"name": "all", **stats.report(None)}, {}, {})

@@ -223,17 +223,8 @@ import torch
 from hvd_sparse.torch import Compression
 hvd.init()
 
-# A ticket lets the gradient go with the result.
-layer = torch.nn.Linear(40, 30)
-compression = Compression.topk(layer.named_parameters(), density=0.1)
-for name, parameter in layer.named_parameters():
-    parameter.grad = torch.ones_like(parameter)
-    wire, ticket = compression.compress(parameter.grad)
-    assert ticket.has_carrier is (name == "weight") and ticket.extra is not None
-    compression.decompress(hvd.allreduce(wire, name=name), ticket)
-    assert ticket.extra is None, name
-
-# A step leaves nothing to the collector of cycles.
+# A step leaves nothing to the collector of cycles. This comes first, because the threads of a
+# dropped compressor end later, and leave cycles.
 layers = torch.nn.Sequential(*(torch.nn.Linear(40, 30, bias=False) for _ in range(3)))
 compression = Compression.topk(layers.named_parameters(), density=0.1, name="cycles")
 
@@ -251,6 +242,16 @@ gc.disable()
 for _ in range(3):
     step()
 assert gc.collect() == 0
+
+# A ticket lets the gradient go with the result.
+layer = torch.nn.Linear(40, 30)
+compression = Compression.topk(layer.named_parameters(), density=0.1)
+for name, parameter in layer.named_parameters():
+    parameter.grad = torch.ones_like(parameter)
+    wire, ticket = compression.compress(parameter.grad)
+    assert ticket.has_carrier is (name == "weight") and ticket.extra is not None
+    compression.decompress(hvd.allreduce(wire, name=name), ticket)
+    assert ticket.extra is None, name
 
 # A run on one rank that clips lets its parameters go.
 def trained():

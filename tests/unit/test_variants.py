@@ -1,6 +1,7 @@
 """Methods: ``variant="paper"``, spellings of methods and densities, and their pages."""
 
 import argparse
+import doctest
 import inspect
 import re
 
@@ -9,12 +10,17 @@ import pytest
 from compressors import Made
 from harness import ROOT
 
+from examples import spelling
 from examples.spelling import SpelledMethod, density_argument, read_method
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.methods import METHODS, Methods
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context
+
+
+def test_the_examples_of_spellings_print_what_they_say():
+    assert doctest.testmod(spelling).failed == 0
 
 
 def made(method, **options):
