@@ -30,7 +30,7 @@ RATES = ("100mbit", "1gbit", "10gbit", "none")
 NAMES = {"torch": "network", "train": "trainings"}
 """Names of pages; those of the other frontends are network-FRONTEND."""
 OF_STEPS = ("models", "compute", "backward_ms", "rounds", "warmup")
-OF_TRAININGS = ("seeds", "quick")
+OF_TRAININGS = ("seeds", "quick", "timed_steps")
 """Options that have an effect only without, or only with ``--train``."""
 STEP_DENSITY, STEPS = 0.001, 5
 
@@ -108,6 +108,9 @@ def create_parser() -> argparse.ArgumentParser:
     add("--append", action="store_true", help=append)
     add("--train", nargs="+", choices=TASK_NAMES, help="whole trainings of these tasks")
     add("--seeds", type=int, default=1, help="seeds of --train at every rate (default: 1)")
+    timed = "with --train: make only so many steps of a training that is stored with another "
+    timed += "bandwidth, and compute its other times and scores from these"
+    add("--timed-steps", type=int, help=timed)
     add("--quick", action="store_true", help="with --train: few steps, no search of rates")
     output = "path without a suffix (default: one in docs/results; with --quick in bench-output)"
     add("--output", type=Path, help=output)

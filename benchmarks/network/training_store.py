@@ -33,14 +33,25 @@ class Store:
 
     def __init__(self, output: Path) -> None:
         self.results: dict[Training, dict[str, Any]] = {}
+        self.notes: list[str] = []  # paragraphs of the page
         path = output.with_suffix(".json")
         if path.exists():
-            for row in json.loads(path.read_text(encoding="utf-8"))["runs"]:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            self.notes = stored["notes"]
+            for row in stored["runs"]:
                 self.results[Training(**row["training"])] = row["result"]
 
     def rows(self) -> list[dict[str, Any]]:
         runs = sorted(self.results.items(), key=lambda run: str(sorted(asdict(run[0]).items())))
         return [{"training": asdict(run), "result": result} for run, result in runs]
+
+    def at_another_wire(self, wanted: Training) -> dict[str, Any] | None:
+        """Return the result of the same training with another bandwidth, all of whose steps were
+        made; None if there is none."""
+        for run, result in self.results.items():
+            if replace(run, wire=wanted.wire) == wanted and "timed_steps" not in result:
+                return result
+        return None
 
     def at_any_rate(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
         for run, result in self.results.items():

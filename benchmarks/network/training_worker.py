@@ -162,14 +162,14 @@ def create(training: Training) -> Horovod | Ddp:
     return (Ddp if training.method.startswith("powersgd") else Horovod)(training, network)
 
 
-def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
-    """Train with a learning rate that falls to 0 along a cosine, and return the results. Raises
-    AssertionError if the hosts' parameters differ at the end."""
+def train(training: Training, host: Horovod | Ddp, steps: int) -> dict[str, Any]:
+    """Make the first ``steps`` steps of a training whose learning rate falls to 0 along a cosine,
+    and return the results. Raises AssertionError if the hosts' parameters differ at the end."""
     task, meter = TASKS[training.task], Meter()
     data = task.load()
     each = task.batch // training.hosts
     every, curve = max(1, training.steps // POINTS), []
-    for step in range(training.steps):
+    for step in range(steps):
         chosen = data.draw(training.seed, step, task.batch).split(each)[host.rank]
         if not meter.is_running:
             host.barrier()
@@ -178,13 +178,13 @@ def train(training: Training, host: Horovod | Ddp) -> dict[str, Any]:
         host.backward(data.loss(host.network, chosen))
         host.optimizer.step()
         host.schedule.step()
-        if (step + 1) % every == 0 or step + 1 == training.steps:
+        if (step + 1) % every == 0 or step + 1 == steps:
             meter.stop()
             score = data.score(host.bare, PART) if host.rank == 0 else 0.0
             curve.append((step + 1, round(meter.sums["wall"], 4), round(score, 4)))
     if len(set(host.gather(_digest(host.bare)))) != 1:
         raise AssertionError(f"{training}: the hosts have different parameters")
-    of_a_step = {name: value / training.steps for name, value in meter.sums.items()}
+    of_a_step = {name: value / steps for name, value in meter.sums.items()}
     return {
         "curve": curve,
         "score": round(data.score(host.bare), 4),
@@ -229,6 +229,7 @@ def _take_a_core() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("training", type=json.loads)
+    parser.add_argument("steps", type=int)
     parser.add_argument("output", type=Path)
     options = parser.parse_args()
     _take_a_core()
@@ -236,7 +237,7 @@ def main() -> None:
     training = Training(**options.training)
     before = alone(training)  # Horovod's thread does not run yet
     host = create(training)
-    result = train(training, host) | before
+    result = train(training, host, options.steps) | before
     if host.rank == 0:
         options.output.write_text(json.dumps(result), encoding="utf-8")
     host.close()

@@ -136,7 +136,8 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
     shown = {"commands": commands, "sections": sections, "goals": goals_table(groups)}
     draw(groups, options.output.with_suffix(".png"))
     draw_headline(groups, options.output.with_name(f"{options.output.name}-headline.svg"))
-    return write(options.output, "trainings.md", head, {"runs": store.rows()}, **shown)
+    lists = {"notes": store.notes, "runs": store.rows()}
+    return write(options.output, "trainings.md", head, lists, notes=store.notes, **shown)
 
 
 def title(run: Training) -> str:
@@ -213,7 +214,9 @@ def table(lines: Sequence[Line], alone_ms: tuple[float, float] | None = None) ->
     found, rows = marks(lines), []
     for line in lines:
         scores = [result["score"] for result in line.results]
-        cells = [f"`{line.run.method}`", f"{line.run.rate:g}", len(scores)]
+        timed = line.results[0].get("timed_steps")
+        name = f"`{line.run.method}`" + (f" ({timed} steps)" if timed else "")
+        cells = [name, f"{line.run.rate:g}", len(scores)]
         cells.append(f"{line.of_a_step('received') / 1e3:,.0f}")
         advised = alone_ms and advised_ms(line, alone_ms)
         cells += [f"{line.of_a_step('step_ms'):,.1f}", f"{advised:,.1f}" if advised else ""]

@@ -120,6 +120,29 @@ def test_what_the_json_holds_is_not_trained_again(tmp_path, monkeypatch):
     assert bench.train(trained[1]) == again.results[trained[1]]
 
 
+def test_timed_steps_give_the_times_of_a_training_that_is_stored_with_another_bandwidth(
+    tmp_path, monkeypatch
+):
+    bench, launched = Bench(options(tmp_path / "page", "--timed-steps", "2")), []
+
+    def launch(cluster, controller, module, arguments, limit_s):
+        launched.append(arguments[-1])
+        return {**result(last=1.0), "step_ms": 500.0}
+
+    monkeypatch.setattr("benchmarks.network.trainings.launch", launch)
+    monkeypatch.setattr(bench, "_shape", lambda wire: None)
+    bench.store.notes.append("A paragraph about these results.")
+    assert bench.train(run())["curve"][-1] == (3, 3.0, 1.0)  # nothing is stored yet
+    found = bench.train(run(wire="100mbit"))
+    assert found["curve"] == [(1, 0.5, 80.0), (2, 1.0, 88.0), (3, 1.5, 1.0)]
+    assert launched == ["3", "2"]
+    again = Store(tmp_path / "page")
+    assert again.notes == bench.store.notes
+    assert again.at_another_wire(run(wire="10gbit")) == again.results[run()]
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "`dense` (2 steps)" in page and bench.store.notes[0] in page
+
+
 def test_readmes_picture_has_the_best_peer_and_says_how_many_times_as_soon_ours_is(tmp_path):
     lines = [Line(run(), [result()]), Line(run("fp16"), [result(0.5)])]
     lines += [Line(run("topk"), [result(0.4)]), Line(run("dgc"), [result(0.3, 80.0)])]
