@@ -381,7 +381,11 @@ def train(collective):
 """
 WANDB = """
 writer = WRITERS.create("wandb", project="tests", mode="offline")
+first, second = writer.open(), writer.open()
+first.close()
 worlds.run(1, train)
+second.log(9, of_the_second=0.25)
+second.close()
 """
 MLFLOW = """
 import json, mlflow
@@ -430,6 +434,7 @@ def test_weights_and_biases_holds_every_record_offline(tmp_path):
     content = offline_run(PROGRAM + WANDB, tmp_path)
     assert content.count(b"residual_norm/t0") >= 3, "a record at steps 1, 4 and 8"
     assert b"hvd_sparse/step" in content and b"loss" in content
+    assert b"of_the_second" in content, "the run goes on while a compressor logs to it"
 
 
 AT_THE_END = """
