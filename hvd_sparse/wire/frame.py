@@ -24,7 +24,7 @@ import operator
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -48,8 +48,6 @@ WIRE_VERSION = 1
 HEADER_BYTES = 32
 _HEADER = struct.Struct("<2sBBBBHIIQII")
 _CHECKED = struct.Struct("<2sBBBBHIIQ")
-_MEASURED = struct.Struct("<2sB13xQ")
-_ANNOUNCED = struct.Struct("<4xB3xI")
 _CHECKSUM = struct.Struct("<I4x")
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
@@ -90,10 +88,6 @@ class Frame:
     count: int
     body: np.ndarray
 
-    @property
-    def total_bytes(self) -> int:
-        return HEADER_BYTES + self.body.size
-
 
 def write_frame(
     codec: int,
@@ -128,51 +122,18 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
     return int.from_bytes(header[:8], "little")
 
 
-def measure_frame(buffer: np.ndarray, offset: int = 0) -> int:
-    """Return the length in bytes of the frame that starts at an offset of a buffer. The checksum is
-    not compared. Raises CorruptPayload if the frame is truncated, or if no frame starts there."""
+def read_header(buffer: np.ndarray, offset: int = 0) -> tuple[int, ...]:
+    """Return all fields of the header that starts at an offset of a contiguous buffer, in their
+    order. The checksum is not compared. Raises CorruptPayload if the frame is truncated, or if no
+    frame starts there."""
     left = buffer.size - offset
     if left < HEADER_BYTES:
-        _refuse_start(buffer[offset:])
-    magic, version, body_bytes = _MEASURED.unpack_from(buffer.data, offset)
-    size: int = HEADER_BYTES + body_bytes
-    if magic != MAGIC or version != WIRE_VERSION or size > left:
-        _refuse_start(buffer[offset:])
-    return size
-
-
-def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
-    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are not a whole
-    frame or, with ``has_checksum``, if they do not match the frame's checksum."""
-    if buffer.size < HEADER_BYTES:
-        _refuse_start(buffer)
-    buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
-    data = buffer.data
-    magic, version, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = (
-        _HEADER.unpack_from(data)
+        raise CorruptPayload(
+            f"a payload of {left} bytes is shorter than its {HEADER_BYTES}-byte header"
+        )
+    fields = magic, version, _, _, _, _, _, _, body_bytes, _, _ = _HEADER.unpack_from(
+        buffer.data, offset
     )
-    # Check the length before any slice or allocation, because the bytes may come from any source.
-    if magic != MAGIC or version != WIRE_VERSION or body_bytes > buffer.size - HEADER_BYTES:
-        _refuse_start(buffer)
-    # Refuse bytes that no encoder writes, even unused ones, so that encoding is canonical.
-    if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
-        raise CorruptPayload("a payload's header has values that no encoder writes")
-    stop = HEADER_BYTES + body_bytes
-    if has_checksum and checksum != crc32(data[HEADER_BYTES:stop], crc32(data[: _CHECKED.size])):
-        raise CorruptPayload(
-            "a payload's checksum does not match its bytes: it was altered on its way"
-        )
-    body = buffer[HEADER_BYTES:stop]
-    return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
-
-
-def _refuse_start(buffer: np.ndarray) -> NoReturn:
-    if buffer.size < HEADER_BYTES:
-        raise CorruptPayload(
-            f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
-        )
-    fields = _HEADER.unpack(buffer[:HEADER_BYTES].tobytes())
-    magic, version, body_bytes = fields[0], fields[1], fields[8]
     if magic != MAGIC:
         raise CorruptPayload(
             f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's"
@@ -182,10 +143,32 @@ def _refuse_start(buffer: np.ndarray) -> NoReturn:
             f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
             "version of hvd_sparse on all ranks"
         )
-    raise CorruptPayload(
-        f"a payload is truncated: its header announces {body_bytes} bytes, but "
-        f"{buffer.size - HEADER_BYTES} follow"
+    if body_bytes > left - HEADER_BYTES:
+        raise CorruptPayload(
+            f"a payload is truncated: its header announces {body_bytes} bytes, but "
+            f"{left - HEADER_BYTES} follow"
+        )
+    return fields
+
+
+def read_frame(buffer: np.ndarray, *, has_checksum: bool = True) -> Frame:
+    """Return the frame at the start of a buffer. Raises CorruptPayload if the bytes are not a whole
+    frame or, with ``has_checksum``, if they do not match the frame's checksum."""
+    buffer = np.ascontiguousarray(buffer)  # struct and crc32 need contiguous memory
+    # Check the length before any slice or allocation, because the bytes may come from any source.
+    _, _, codec, number, value_format, gap, numel, count, body_bytes, checksum, end = read_header(
+        buffer
     )
+    # Refuse bytes that no encoder writes, even unused ones, so that encoding is canonical.
+    if gap or end or number not in VALUE_TYPES or value_format not in FORMAT_NUMBERS:
+        raise CorruptPayload("a payload's header has values that no encoder writes")
+    data, stop = buffer.data, HEADER_BYTES + body_bytes
+    if has_checksum and checksum != crc32(data[HEADER_BYTES:stop], crc32(data[: _CHECKED.size])):
+        raise CorruptPayload(
+            "a payload's checksum does not match its bytes: it was altered on its way"
+        )
+    body = buffer[HEADER_BYTES:stop]
+    return Frame(codec, VALUE_TYPES[number], value_format, numel, count, body)
 
 
 def open_frame(buffer: np.ndarray, codec: Coding, value_format: int = AS_TYPE) -> Frame:
@@ -248,9 +231,7 @@ def decode_for(
     """Decode a frame of the tensor ``key``, and return the selection. Raises CorruptPayload unless
     the frame is valid, and is for ``numel`` entries of this dtype. The header is checked before the
     codec decodes, because a corrupt frame of few bytes may announce 2**32 entries."""
-    if buffer.size < HEADER_BYTES:
-        _refuse_start(buffer)
-    number, announced = _ANNOUNCED.unpack_from(np.ascontiguousarray(buffer).data)
+    _, _, _, number, _, _, announced, *_others = read_header(np.ascontiguousarray(buffer))
     announced_dtype = VALUE_TYPES.get(number)
     if announced != numel or announced_dtype != dtype:
         read_frame(buffer)  # if the header was altered, this raises the error that says so
@@ -291,7 +272,7 @@ def read_values(buffer: np.ndarray, numel: int, dtype: DTypeLike) -> np.ndarray:
 
 def _read_whole(buffer: np.ndarray, number: int, numel: int) -> Frame:
     frame = read_frame(buffer)
-    is_whole = frame.total_bytes == buffer.size and frame.value_format == AS_TYPE
+    is_whole = HEADER_BYTES + frame.body.size == buffer.size and frame.value_format == AS_TYPE
     if frame.codec != number or frame.numel != numel or not is_whole:
         raise CorruptPayload(
             f"a payload of kind {frame.codec} with {frame.count} of {frame.numel} entries does not "

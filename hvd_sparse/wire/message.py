@@ -33,7 +33,7 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, crc32, measure_frame
+from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, crc32, read_header
 
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
@@ -199,7 +199,8 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         return Message(rank, step, configuration, (), {}, _read_error(body)), total
     frames, offset = {}, 0
     for position in flagged[flagged < WITHOUT_FRAME].tolist():
-        end = offset + measure_frame(body, offset)
+        *_others, body_bytes, _, _ = read_header(body, offset)
+        end = offset + HEADER_BYTES + body_bytes
         frames[position] = body[offset:end]
         offset = end
     if offset != body.size:
