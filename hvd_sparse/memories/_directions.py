@@ -14,7 +14,7 @@ import numpy as np
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
-from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, ResidualState
+from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, Pass, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -213,9 +213,9 @@ class DirectionState(ResidualState):
         vector itself is added."""
         raise NotImplementedError
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
+    ) -> Pass | Accumulated:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
         # A clipped gradient may be in ``v.new``: the pass reads each entry before it overwrites it.
@@ -224,12 +224,11 @@ class DirectionState(ResidualState):
         gradient = self._clipped(gradient, world_size, out)
         gradient, direction = self._direct(gradient, kernels, world_size)
         if aim is not None:
-            taking = kernels.accumulate_and_take(gradient, v.old, v.new, aim, direction)
-            return Accumulated(v.new, None, taking)
+            return Pass(gradient, v.old, v.new, aim, direction)
         gradient = directed(gradient, direction, kernels)
         if self._is_held:
             return self._hold(gradient, kernels)
-        return super().compensate(gradient, kernels)
+        return Pass(gradient, v.old, v.new)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Return zeros as the accumulated vector of a step at learning rate 0, so that nothing is

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from hvd_sparse.checks import Options
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
+from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.types import Selection, TensorSpec, Value
 
 
@@ -24,13 +25,31 @@ class Accumulated(NamedTuple):
     taking : result of a pass with an aim: the number of entries that are NaN or Inf, and the
         entries that were taken out of the vector; None if the pass had no aim
     added : the vector that this step added to the residual; None if ``vector`` is the gradient
-        itself, or if a pass with an aim did not store the added vector
+        itself, or if the pass had an aim
     """
 
     vector: np.ndarray
     moments: Moments | None
     taking: Taking | None = None
     added: np.ndarray | None = None
+
+
+class Pass(NamedTuple):
+    """The pass that adds a gradient to a residual: the arguments of the kernel
+    ``accumulate_and_take`` or, without an aim, of ``accumulate``."""
+
+    gradient: np.ndarray
+    residual: np.ndarray
+    out: np.ndarray
+    aim: Aim | None = None
+    direction: Direction | None = None
+
+    def run(self, kernels: Kernels) -> Accumulated:
+        gradient, residual, out, aim, direction = self
+        if aim is None:
+            return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
+        taking = kernels.accumulate_and_take(gradient, residual, out, aim, direction)
+        return Accumulated(out, None, taking)
 
 
 class Release(NamedTuple):
@@ -83,10 +102,11 @@ class MemoryState:
     settings = ""
     reads_parameter = False
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
-        """Add this step's gradient to the residual, and return the accumulated vector.
+    ) -> Pass | Accumulated:
+        """Return the pass that adds this step's gradient to the residual, for the caller to run. If
+        the memory adds nothing to a residual in this step, return its result instead.
 
         Parameters
         ----------
@@ -96,6 +116,13 @@ class MemoryState:
             in their places in the vector. If they are more than the aim's capacity, it does neither
         """
         raise NotImplementedError
+
+    def compensate(
+        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
+    ) -> Accumulated:
+        """Call ``prepare``, run the pass, and return the accumulated vector."""
+        prepared = self.prepare(gradient, kernels, world_size, aim)
+        return prepared.run(kernels) if isinstance(prepared, Pass) else prepared
 
     def tune(self, *args: Value, **settings: Value) -> None:
         """Take the learning rate, the momentum and other settings from the optimizer. Called only
@@ -226,19 +253,6 @@ class DoubleBuffer:
         self.old, self.new = self.new, self.old
 
 
-def accumulate(
-    gradient: np.ndarray,
-    residual: np.ndarray,
-    out: np.ndarray,
-    aim: Aim | None,
-    kernels: Kernels,
-) -> Accumulated:
-    if aim is None:
-        return Accumulated(out, kernels.accumulate(gradient, residual, out), added=gradient)
-    taking = kernels.accumulate_and_take(gradient, residual, out, aim)
-    return Accumulated(out, None, taking, added=gradient)
-
-
 class ResidualState(MemoryState):
     """The residual of one tensor, to which the gradient of each step is added."""
 
@@ -246,10 +260,10 @@ class ResidualState(MemoryState):
         self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
-        return accumulate(gradient, self.residual.old, self.residual.new, aim, kernels)
+    ) -> Pass | Accumulated:
+        return Pass(gradient, self.residual.old, self.residual.new, aim)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -12,8 +12,8 @@ from hvd_sparse.memories.contract import (
     DoubleBuffer,
     Memory,
     MemoryState,
+    Pass,
     ResidualState,
-    accumulate,
 )
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -89,11 +89,11 @@ class Residual16State(ResidualState):
         self.residual = DoubleBuffer(spec.numel, STORED[kind], rollback=rollback)
         self._wide = np.empty(0, np.float32)
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
+    ) -> Pass | Accumulated:
         self._wide = widen(self.residual.old)
-        return accumulate(gradient, self._wide, self._wide, aim, kernels)
+        return Pass(gradient, self._wide, self._wide, aim)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Memory
+from hvd_sparse.memories.contract import Accumulated, Memory, Pass
 from hvd_sparse.memories.none import NoMemoryState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -42,11 +42,11 @@ class MajorityVote(Memory):
 class MajorityVoteState(NoMemoryState):
     _world_size = 1
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
+    ) -> Pass | Accumulated:
         self._world_size = world_size
-        return super().compensate(gradient, kernels, world_size, aim)
+        return super().prepare(gradient, kernels, world_size, aim)
 
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels

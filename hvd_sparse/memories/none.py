@@ -33,7 +33,7 @@ class NoMemory(Memory):
 class NoMemoryState(MemoryState):
     _gradient: np.ndarray
 
-    def compensate(
+    def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
         self._gradient = gradient

@@ -7,16 +7,16 @@ the tensors that the call does not support. Both give the same results bit for b
 
 from __future__ import annotations
 
-from typing import Union, cast
+from typing import cast
 
 import numpy as np
 
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.exchanges.context import Outgoing
-from hvd_sparse.kernels.contract import Aim, Kernels, Taking
-from hvd_sparse.kernels.optimizers import Direction, operands
+from hvd_sparse.kernels.contract import Taking
+from hvd_sparse.kernels.optimizers import operands
 from hvd_sparse.kernels.rows import PLAIN, SENT, address, sent_row
-from hvd_sparse.memories.contract import Accumulated, MemoryState
+from hvd_sparse.memories.contract import Accumulated, MemoryState, Pass, Release
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -24,43 +24,13 @@ from hvd_sparse.step.records import TensorStep
 from hvd_sparse.types import Selection
 from hvd_sparse.wire.frame import HEADER_BYTES, frame_head
 
-UNKNOWN = Taking(0, None)
 ONE_PASS = Found(Selection.empty(0), is_one_pass=True, is_taken=True)
 """Tells the counters (``step.stats``) how the entries of a row were found."""
 DONE = ("start", "nbytes", "sent", "threshold", "margin")
-Noted = tuple[int, tuple[np.ndarray, ...], tuple[Union[float, np.floating], ...]]
-"""A recorded pass: the fields ``move``, ``vectors`` and ``numbers`` of its row in the table (see
-``kernels.rows.SENT``)."""
 WORD_BYTES = 8
 """Alignment of the frames in bytes, so that numpy can view their indices and values."""
 SPARE_BYTES = 24
 """Extra bytes of a frame: for the magnitude that codec ``sign_mean`` sends, and for padding."""
-
-
-class NotedPasses:
-    """The engine's kernels, except that ``accumulate_and_take``, which adds a gradient to the
-    residual, only records its call in ``noted``. ``OutgoingRows.send`` runs the call later,
-    together with others."""
-
-    def __init__(self, kernels: Kernels) -> None:
-        self._kernels = kernels
-        self.noted: Noted | None = None
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._kernels, name)
-
-    def accumulate_and_take(
-        self,
-        gradient: np.ndarray,
-        residual: np.ndarray,
-        out: np.ndarray,
-        aim: Aim,
-        direction: Direction | None = None,
-    ) -> Taking:
-        vectors, numbers = operands(direction, out.dtype)
-        move = len(vectors) + len(numbers)
-        self.noted = move, (gradient, residual, out, *vectors), numbers
-        return UNKNOWN
 
 
 class OutgoingRows:
@@ -72,10 +42,9 @@ class OutgoingRows:
         is_left = is_bounded or pipeline.looks_first
         self._most_in_row = 0 if is_left else pipeline.kernels.most_in_row
         self._pipeline = pipeline
-        self._passes = NotedPasses(pipeline.kernels)
-        self._tickets: list[tuple[TensorStep, Accumulated]] = []
+        self._tickets: list[tuple[TensorStep, Pass]] = []
         self._rows: list[bytes] = []
-        self._kept_alive: list[np.ndarray] = []  # rows have addresses only
+        self._releases: list[Release] = []  # kept alive, because rows have addresses only
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
 
     def add(self, ticket: TensorStep) -> None:
@@ -97,16 +66,17 @@ class OutgoingRows:
         # The threshold must be a normal number: some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
-        gradient, passes = ticket.fetch(), self._passes
-        passes.noted = None
-        kernels = cast(Kernels, passes)
-        accumulated = state.memory.compensate(gradient, kernels, self._pipeline.world_size, aim)
-        if passes.noted is None:  # the memory has run another pass itself
-            ticket.accumulated = accumulated
+        kernels, world_size = self._pipeline.kernels, self._pipeline.world_size
+        given = state.memory.prepare(ticket.fetch(), kernels, world_size, aim)
+        if not isinstance(given, Pass):
+            ticket.accumulated = given
             return
-        move, vectors, numbers = passes.noted
-        self._tickets.append((ticket, accumulated))
-        self._kept_alive.append(vectors[0])
+        if given.aim is None:
+            ticket.accumulated = given.run(kernels)
+            return
+        vectors, numbers = operands(given.direction, spec.accumulator)
+        move = len(vectors) + len(numbers)
+        vectors = given.gradient, given.residual, given.out, *vectors
         self._rows.append(
             sent_row(len(vectors), len(numbers)).pack(
                 move, *map(address, vectors), *numbers, spec.numel,
@@ -114,6 +84,7 @@ class OutgoingRows:
                 margin_of(state.memo), self._nbytes, *self._release_of(state.memory),
             )
         )  # fmt: skip
+        self._tickets.append((ticket, given))
         self._codec, self._dtype = codec, spec.accumulator
         nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize) + SPARE_BYTES
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
@@ -122,8 +93,8 @@ class OutgoingRows:
         release = memory.release
         if release is None:
             return 0, 0, 0, 0
+        self._releases.append(release)
         sent_in, step, shares = release
-        self._kept_alive += release[::2]
         return address(sent_in), address(shares), shares.size, step
 
     def send(self) -> None:
@@ -155,7 +126,7 @@ class OutgoingRows:
     def _leave(
         self,
         ticket: TensorStep,
-        accumulated: Accumulated,
+        given: Pass,
         row: np.void,
         indices: np.ndarray,
         values: np.ndarray,
@@ -165,7 +136,7 @@ class OutgoingRows:
             numel = ticket.state.spec.numel
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
         taking = Taking(int(row["nonfinite"]), entries)
-        ticket.accumulated = accumulated._replace(taking=taking)
+        ticket.accumulated = Accumulated(given.out, None, taking)
 
     def _sent(
         self,

@@ -132,7 +132,7 @@ OF_MEMORIES = {
     "cleared at a rate of 0": text(
         ADAM, f"{DIRECTION}.update", "if not self._is_held:", "if True:"
     ),
-    "sent at a rate of 0": text(ADAM, f"{DIRECTION}.compensate", "self.rate == 0", "False"),
+    "sent at a rate of 0": text(ADAM, f"{DIRECTION}.prepare", "self.rate == 0", "False"),
     "second moment not rolled back": text(
         ADAM, f"{DIRECTION}.roll_back", "self._written =", "self._written = self.square.commit() or"
     ),
@@ -140,9 +140,7 @@ OF_MEMORIES = {
     "whole residual cleared": text(
         FEEDBACK, f"{RESIDUAL}.update", CLEARED, "self.residual.new[:] = 0"
     ),
-    "gradient minus residual": text(
-        FEEDBACK, f"{RESIDUAL}.compensate", "(gradient,", "(-gradient,"
-    ),
+    "gradient minus residual": text(FEEDBACK, f"{RESIDUAL}.prepare", "(gradient,", "(-gradient,"),
     "rounding dropped": text(FEEDBACK, f"{RESIDUAL}.update", "is_exact and not", "not"),
     "never rolled back": text(FEEDBACK, f"{RESIDUAL}.roll_back", "_forget()", "residual.commit()"),
     "momentum not masked": text(MOMENTUM, VELOCITY, MASKED, "pass"),
