@@ -16,7 +16,7 @@ import numpy as np
 from hvd_sparse.collectives.contract import Collective, Pending, sleep_until
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
 from hvd_sparse.exchanges.context import Arrival
-from hvd_sparse.exchanges.contract import Conversation as Exchanging
+from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
@@ -25,25 +25,22 @@ NOTHING = np.empty(0, np.float32)
 """Argument ``parameter`` of ``decompress`` if the memory does not need the parameter's value."""
 
 
-class Conversation:
-    """A running exchange: the collectives that send a bucket's entries, one after the other.
-    ``pending`` is the collective that runs now; None after the last one."""
+class RunningExchange:
+    """An exchange and the collectives that it requests, which run one after the other. ``pending``
+    is the collective that runs now; None after the last one, when ``arrivals`` has the result."""
 
-    def __init__(self, generator: Exchanging, collective: Collective, name: str) -> None:
-        self._generator = generator
-        self._collective = collective
-        self._name = name
+    def __init__(self, conversation: Conversation, collective: Collective, name: str) -> None:
+        self._conversation, self._collective, self._name = conversation, collective, name
         self._phase = 0
         self.pending: Pending | None = None
-        self.result: dict[int, Arrival] = {}
-        self.is_done = False
+        self.arrivals: dict[int, Arrival] = {}
         self._advance(None)
 
     def _advance(self, received: Value) -> None:
         try:
-            request = self._generator.send(received)
+            request = self._conversation.send(received)
         except StopIteration as stop:
-            self.result, self.is_done, self.pending = stop.value, True, None
+            self.pending, self.arrivals = None, stop.value
             return
         # Horovod matches collectives by name, so every phase needs a name of its own.
         name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
@@ -55,9 +52,9 @@ class Conversation:
         self._advance(self.pending.wait(timeout_s))
 
     def finish(self, timeout_s: float | None) -> dict[int, Arrival]:
-        while not self.is_done:
+        while self.pending is not None:
             self.step(timeout_s)
-        return self.result
+        return self.arrivals
 
 
 class Driver:
@@ -68,8 +65,8 @@ class Driver:
         self.step = step
         self.collective = collective
         self.name = name
-        self._under_way: dict[BucketRun, Conversation] = {}
-        self._coming: list[tuple[BucketRun, StepRun]] = []
+        self._under_way: dict[BucketRun, RunningExchange] = {}
+        self._coming: dict[BucketRun, StepRun] = {}
         """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
         step.place(collective)
@@ -90,10 +87,9 @@ class Driver:
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
             self._discard_old(run)
-        for each in self._coming.copy() if self._coming else ():
-            has_arrived = each[0].has_arrived
-            if has_arrived is not None and has_arrived():
-                self._start(*each)
+        for each, its_run in list(self._coming.items()):
+            if each.has_arrived is not None and each.has_arrived():
+                self._start(each, its_run)
         # Start as early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:
@@ -101,7 +97,7 @@ class Driver:
             if bucket.has_arrived is None:
                 self._start(bucket, run)
             else:
-                self._coming.append((bucket, run))
+                self._coming[bucket] = run
         return wire, ticket
 
     def poison(
@@ -219,16 +215,16 @@ class Driver:
         a failed step has not finished, because the exchanges of the new step have the same
         names."""
         self._current = run
-        for bucket, its_run in self._coming.copy():
+        for bucket, its_run in list(self._coming.items()):
             if its_run is not run:
                 self._start(bucket, its_run)
         old = [each for each in self._under_way if run.buckets.get(each.index) is not each]
         # The ranks may have begun the exchanges in different orders.
         old.sort(key=lambda bucket: bucket.index)
         abandoned = [self._under_way.pop(bucket) for bucket in old]
-        for conversation in abandoned:
+        for running in abandoned:
             try:
-                conversation.finish(self.step.configuration.timeout_s)
+                running.finish(self.step.configuration.timeout_s)
             except ExchangeTimeout:  # the others would take as long, and fail too
                 break
             except Exception:
@@ -236,13 +232,12 @@ class Driver:
                 pass
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
-        if self._coming:
-            self._coming = [each for each in self._coming if each[0] is not bucket]
-        generator = self.step.converse(bucket, run)
+        self._coming.pop(bucket, None)
+        conversation = self.step.converse(bucket, run)
         bucket.is_exchanged = True
         run.is_reported |= bool(run.errors)  # the message has them
         name = f"hvd_sparse.{self.name}.{bucket.index}"
-        self._under_way[bucket] = Conversation(generator, self.collective, name)
+        self._under_way[bucket] = RunningExchange(conversation, self.collective, name)
 
     def _drive(self, run: StepRun) -> None:
         run.is_closed = True
@@ -281,17 +276,17 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        conversation = self._under_way[bucket]
+        running = self._under_way[bucket]
         try:
-            conversation.step(self.step.configuration.timeout_s)
+            running.step(self.step.configuration.timeout_s)
         except ExchangeTimeout as error:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
         except Exception:
             del self._under_way[bucket]  # no further wait is possible
             raise
-        if not conversation.is_done:
+        if running.pending is not None:
             return False
         del self._under_way[bucket]
-        self.step.receive(bucket, conversation.result)
+        self.step.receive(bucket, running.arrivals)
         return True

@@ -14,7 +14,7 @@ from programs import run_python
 from hvd_sparse.collectives.contract import MOST_BYTES, Request
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
-from hvd_sparse.step.driver import Conversation
+from hvd_sparse.step.driver import RunningExchange
 from hvd_sparse.wire.message import (
     ERROR_TEXT_LIMIT,
     split_messages,
@@ -184,8 +184,8 @@ def padded_steps(collective, lengths):
     for length in lengths:
         content = np.arange(length + collective.rank, dtype=np.uint8)
         carried = padding.carry(gather_and_sum(content), bucket=3)
-        conversation = Conversation(carried, worlds.Around(collective, note), "x")
-        brought.append(conversation.finish(worlds.TIMEOUT_S))
+        running = RunningExchange(carried, worlds.Around(collective, note), "x")
+        brought.append(running.finish(worlds.TIMEOUT_S))
     return brought, blocks, counted
 
 
