@@ -9,7 +9,7 @@ follow these rules, so that they give equal results:
 * Exact zeros and NaN are never taken.
 * Engines give equal bits, except that ``orthogonalized`` and sums of many entries (``moments``,
   ``mean_and_std``, ``tail``, ``chunk_norms``) may differ in their last digits.
-* A kernel writes only to ``residual``, ``out``, ``out_...`` and a ``Direction``'s new vectors.
+* A kernel writes only to ``out``, ``out_...`` and a ``Direction``'s new vectors.
   ``assemble_together`` writes to all vectors that it gets, and ``send_rows`` and ``sum_rows`` also
   write to their tables and buffers.
 """
@@ -232,7 +232,7 @@ class Kernels(Packers):
         np.copyto(out, np.where(finite, accumulated, residual))
         fits = taken.count <= aim.capacity
         if fits:
-            self.clear(out, taken.indices)
+            out[taken.indices] = 0.0
         nonfinite = out.size - int(np.count_nonzero(finite))
         return Taking(nonfinite, taken if fits else None)
 
@@ -288,12 +288,6 @@ class Kernels(Packers):
         threshold = float(np.abs(values).min()) if values.size else 0.0
         return Selection(taken.indices[kept], values, taken.numel), threshold
 
-    def restore(self, out: np.ndarray, selection: Selection) -> None:
-        out[selection.indices] = selection.values
-
-    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        residual[indices] = 0.0
-
     def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
         """Add ``values`` to the entries of ``out`` at ``indices``, which must be unique."""
         out[indices] += values
@@ -324,8 +318,8 @@ class Kernels(Packers):
         """Write the sums of a whole bucket. First put the entries of ``surplus``, which were taken
         but not sent, back into their vectors. Then call ``assemble`` with each item of ``sums``. On
         devices, this takes only a few kernel launches."""
-        for vector, selection in surplus:
-            self.restore(vector, selection)
+        for vector, entries in surplus:
+            vector[entries.indices] = entries.values
         for out, parts, factor in sums:
             self.assemble(out, parts, factor)
 

@@ -33,6 +33,15 @@ class Accumulated(NamedTuple):
     taking: Taking | None = None
     added: np.ndarray | None = None
 
+    @property
+    def taken(self) -> Selection | None:
+        return None if self.taking is None else self.taking.taken
+
+    def put_back(self) -> None:
+        """Write the taken entries back to the vector."""
+        if (taken := self.taken) is not None:
+            self.vector[taken.indices] = taken.values
+
 
 class Pass(NamedTuple):
     """The pass that adds a gradient to a residual: the arguments of the kernel
@@ -270,7 +279,7 @@ class ResidualState(MemoryState):
     ) -> None:
         # Nothing is left of exactly sent entries, so write +0.0, without reading or rounding.
         if is_exact and not is_taken:
-            kernels.clear(self.residual.new, sent.indices)
+            self.residual.new[sent.indices] = 0.0
         elif not is_taken:
             kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
         if not self.residual.can_roll_back:

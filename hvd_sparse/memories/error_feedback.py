@@ -99,7 +99,7 @@ class Residual16State(ResidualState):
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
     ) -> None:
         if is_exact and not is_taken:
-            kernels.clear(self._wide, sent.indices)
+            self._wide[sent.indices] = 0.0
         elif not is_taken:
             self._wide[sent.indices] -= sent.values
         self._keep(sent)

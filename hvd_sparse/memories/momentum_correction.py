@@ -111,7 +111,7 @@ class MomentumCorrectionState(VelocityState):
         super().update(sent, is_exact, kernels, is_taken)
         if masks:
             # Otherwise old gradients would go on moving the entries that were just sent.
-            kernels.clear(self.velocity.new, sent.indices)
+            self.velocity.new[sent.indices] = 0.0
 
     @property
     def reads_parameter(self) -> bool:  # type: ignore[override]

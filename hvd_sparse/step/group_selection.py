@@ -34,10 +34,9 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     states = [ticket.state for ticket in tickets]
     passes = [cast(Accumulated, ticket.accumulated) for ticket in tickets]
     vectors = [each.vector for each in passes]
-    lists = [None if each.taking is None else each.taking.taken for each in passes]
-    for vector, taken in zip(vectors, lists):
-        if taken is not None:  # before anything can fail, so that no entry is lost
-            pipeline.kernels.restore(vector, taken)
+    lists = [each.taken for each in passes]
+    for each in passes:  # before anything can fail, so that no entry is lost
+        each.put_back()
     specs = [state.spec for state in states]
     numel = sum(spec.numel for spec in specs)
     spec = TensorSpec(name_of(specs), (numel,), specs[0].dtype)

@@ -116,7 +116,7 @@ class Pipeline:
                 sent.surplus = _surplus(accumulated, found)
             return sent
         except Exception:
-            self._put_back(accumulated)
+            accumulated.put_back()
             raise
 
     def begin(self, ticket: TensorStep, gradient: np.ndarray) -> None:
@@ -183,7 +183,7 @@ class Pipeline:
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):
-            self._put_back(accumulated)
+            accumulated.put_back()
             raise _not_finite(gradient, state.spec)
         return accumulated
 
@@ -211,12 +211,6 @@ class Pipeline:
         # The tensor may hold far more of the group's largest entries than its share by size.
         return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
-    def _put_back(self, accumulated: Accumulated) -> None:
-        """After an error, add extracted entries back to the vector from which they were taken.
-        Without ``rollback``, this vector is the only buffer, and the entries would be lost."""
-        if accumulated.taking is not None and accumulated.taking.taken is not None:
-            self.kernels.restore(accumulated.vector, accumulated.taking.taken)
-
     def send_found(
         self,
         state: TensorState,
@@ -238,14 +232,14 @@ class Pipeline:
         if self.exchange.settles_later:
             # The exchange determines which entries are removed, so until then the vector keeps all.
             if found.is_taken:
-                self.kernels.restore(vector, found.selection)
+                vector[found.selection.indices] = found.selection.values
             found = found._replace(selection=sent)
             return Outgoing(entries=sent.count, found=found, accumulated=vector, release=release)
         frame = codec.encode(sent, self.kernels)
         is_exact = parts.sends_accumulated and release is None
         is_taken = found.is_taken and is_exact
         if found.is_taken and not is_taken:
-            self.kernels.restore(vector, found.selection)
+            vector[found.selection.indices] = found.selection.values
         # The residual keeps a lossy codec's rounding errors.
         if not parts.is_exact:
             sent = codec.decode(frame, self.kernels)
@@ -291,7 +285,7 @@ def draws(key: str, steps: int, selector: Selector, rank: int) -> Callable[[], n
 def _surplus(accumulated: Accumulated, found: Found) -> tuple[np.ndarray, Selection] | None:
     """Return the accumulated vector and its surplus: entries that were extracted while the gradient
     was added, but that the selector did not select. Return None if there are no such entries."""
-    taken = None if accumulated.taking is None else accumulated.taking.taken
+    taken = accumulated.taken
     if taken is None or not found.is_taken or found.selection.count == taken.count:
         return None
     return accumulated.vector, taken.without(found.selection)
@@ -307,18 +301,15 @@ def _find(
     if aim is None or taking is None:
         return selector.find(vector, context)
     taken = taking.taken
-    if taken is not None:
-        cut = selector.cut(taken, aim, context)
-        if cut is not None:
-            if not selector.changes_values:
-                return cut_down(selector, taken, cut, aim, kernels, None if holds else vector)
-            # The memory keeps the difference to the vector's own values.
-            kernels.restore(vector, taken)
-            found = cut_down(selector, taken, cut, aim, kernels, None)
-            return found._replace(is_taken=False)
-        kernels.restore(vector, taken)
-    miss = Miss(aim, None if taken is None else taken.count)
-    return selector.find(vector, context._replace(miss=miss))
+    cut = None if taken is None else selector.cut(taken, aim, context)
+    if taken is None or cut is None:
+        accumulated.put_back()
+        miss = Miss(aim, None if taken is None else taken.count)
+        return selector.find(vector, context._replace(miss=miss))
+    if not selector.changes_values:
+        return cut_down(selector, taken, cut, aim, kernels, None if holds else vector)
+    accumulated.put_back()  # the memory keeps the difference to the vector's own values
+    return cut_down(selector, taken, cut, aim, kernels, None)._replace(is_taken=False)
 
 
 def cut_down(

@@ -158,8 +158,6 @@ class Receiver:
             return most
         if self.finishes:
             factor *= state.memory.gain
-        for vector, entries in self._surplus([ticket]):
-            self.pipeline.kernels.restore(vector, entries)
         spans, spec = self.pipeline.spans, state.spec
         began_s = spans.now()
         given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor

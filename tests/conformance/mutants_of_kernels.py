@@ -71,7 +71,7 @@ FAULTS = {
         "fused: NaN reaches the residual": text(
             "np.where(finite, accumulated, residual)", "accumulated"
         ),
-        "fused: what is taken also stays": text("self.clear(out, taken.indices)", "pass"),
+        "fused: what is taken also stays": text("out[taken.indices] = 0.0", "pass"),
         "fused: one more than its capacity": text("<= aim.capacity", "<= aim.capacity + 1"),
         "a fused push that accumulates the gradient": text(
             "gradient = self.directed(", "self.directed("
@@ -100,11 +100,6 @@ FAULTS = {
             "_largest(taken.values[::-1], min(count, taken.count))[::-1]",
         ),
         "trim: largest value for the smallest": text(".min()", ".max()"),
-    },
-    "restore": {"restore: adds": text("] =", "] +=")},
-    "clear": {
-        "residual not cleared": text("residual[indices] = 0.0", "pass"),
-        "cleared to -0.0": text("0.0", "-0.0"),
     },
     "scatter_add": {"scatter overwrites": text("+=", "=")},
     "assemble": {

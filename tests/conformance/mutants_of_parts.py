@@ -61,8 +61,8 @@ VELOCITY = "memories.momentum_correction.MomentumCorrectionState.update"
 PLAIN, SIGN_INDEX = CODECS.create("index_value"), CODECS.create("sign_index")
 GATHER, SHARED = EXCHANGES.create("allgather"), EXCHANGES.create("shared_index")
 COUNT, SEARCH = "count = self.count(accumulated.size)", "found = search_threshold("
-CLEARED = "kernels.clear(self.residual.new, sent.indices)"
-MASKED = "kernels.clear(self.velocity.new, sent.indices)"
+CLEARED = "self.residual.new[sent.indices] = 0.0"
+MASKED = "self.velocity.new[sent.indices] = 0.0"
 
 OF_SELECTORS = {
     "last entry dropped": spoilt(lambda s, x: Selection(s.indices[:-1], s.values[:-1], s.numel)),

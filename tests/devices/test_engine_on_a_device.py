@@ -11,8 +11,6 @@ pytestmark = pytest.mark.skipif(not is_installed("torch"), reason="torch is not 
 WAITS = {
     "directed": 0,
     "orthogonalized": 0,
-    "clear": 0,
-    "restore": 0,
     "assemble": 0,
     "scatter_add": 0,
     "trim": 0,

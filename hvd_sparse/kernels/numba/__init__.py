@@ -96,7 +96,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         taken = joined([taken for _, _, taken in parts])
         is_too_much = any(count < 0 for _, count, _ in parts) or taken.count > aim.capacity
         if is_too_much:  # write back the entries of the parts that stayed within the capacity
-            lists.restore(out, taken.indices, taken.values)
+            out[taken.indices] = taken.values
         nonfinite = sum(bad for bad, _, _ in parts)
         return Taking(nonfinite, None if is_too_much else taken)
 
@@ -162,12 +162,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
             taken.indices, taken.values, count, indices, values, where, out is not None
         )
         return Selection(indices[:found], values[:found], taken.numel), threshold
-
-    def restore(self, out: np.ndarray, selection: Selection) -> None:
-        lists.restore(out, selection.indices, selection.values)
-
-    def clear(self, residual: np.ndarray, indices: np.ndarray) -> None:
-        lists.clear(residual, indices)
 
     def assemble(self, out: np.ndarray, parts: Sequence[Selection], factor: float = 1.0) -> None:
         # Concatenate even a single list, because a view of a message may be unaligned.

@@ -1,6 +1,6 @@
-"""Compiled kernels on lists of entries: they find the largest entries, write entries to a vector or
-clear them in it, and add up lists. Selecting loops have no branch, because they keep about half of
-the entries, in no predictable pattern."""
+"""Compiled kernels on lists of entries: they find the largest entries, and add up lists.
+Selecting loops have no branch, because they keep about half of the entries, in no predictable
+pattern."""
 
 from __future__ import annotations
 
@@ -139,18 +139,6 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
     for i in range(found):
         threshold = min(threshold, abs(kept_values[i]))
     return found, threshold
-
-
-@compiled(signatures("Ojx", types.void))
-def restore(out, indices, values):  # type: ignore[no-untyped-def]
-    for i in range(indices.size):
-        out[indices[i]] = values[i]
-
-
-@compiled(signatures("Oj", types.void))
-def clear(residual, indices):  # type: ignore[no-untyped-def]
-    for i in range(indices.size):
-        residual[indices[i]] = 0
 
 
 @compiled(signatures("Ojx", types.void))

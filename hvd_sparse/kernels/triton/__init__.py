@@ -272,6 +272,6 @@ class TritonKernels(TorchKernels):
             if (tensor.device, tensor.dtype) in beside:
                 beside[tensor.device, tensor.dtype].append((tensor, entries))
             else:
-                self.restore(vector, entries)
+                vector[entries.indices] = entries.values
         for kind, each in together.items():
             assemble(each, beside[kind], self._block)
