@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from hvd_sparse.errors import UnsupportedInput
 from hvd_sparse.kernels.contract import Zeros
-from hvd_sparse.kernels.torch.passes import Coming, deliver
+from hvd_sparse.kernels.torch.passes import deliver
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     DeviceVector,
@@ -159,12 +159,7 @@ class TorchDevices:
         return zeros
 
     def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
-        # Leave out results that were waited for already.
-        coming: list[object] = [
-            each for each in answers if isinstance(each, Coming) and not each.is_begun
-        ]
-        copies = cast("Sequence[Copy]", late)  # ``late_gradient`` has begun them
-        return deliver(cast("list[Coming]", coming), copies)
+        return deliver(answers, cast("Sequence[Copy]", late))  # see ``late_gradient``
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         run_together(walks, fetch_all)

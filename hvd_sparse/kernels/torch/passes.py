@@ -62,32 +62,27 @@ class Coming:
         self.one, self.begin = one, begin
         self.stream = stream_of(one.out.device)
         self.delivery: tuple[Callable[[], Sequence[object]], int] | None = None
-        self._answer: object = None
-
-    @property
-    def is_begun(self) -> bool:
-        return self.delivery is not None or self._answer is not None
 
     def result(self) -> object:
-        if self._answer is None:
-            if self.delivery is None:
-                answers = self.begin([self.one])
-                self._answer = answers.read(fetch(answers.words))[0]
-            else:
-                all_of_bucket, number = self.delivery
-                self._answer = all_of_bucket()[number]
-        return self._answer
+        if self.delivery is None:
+            answers = self.begin([self.one])
+            found = answers.read(fetch(answers.words))
+            self.delivery = (lambda: found), 0
+        all_of_bucket, number = self.delivery
+        return all_of_bucket()[number]
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.result(), name)
 
 
-def deliver(coming: Sequence[Coming], beside: Sequence[Copy] = ()) -> Callable[[], bool]:
-    """Start the passes of a bucket and, for each device, one copy of their results to the host.
-    Return a function that returns whether these copies, and those in ``beside``, are complete."""
+def deliver(answers: Sequence[object], beside: Sequence[Copy] = ()) -> Callable[[], bool]:
+    """Start those passes that have not been started, for which ``answers`` has a ``Coming``, and
+    for each device one copy of their results to the host. Return a function that returns whether
+    these copies, and those in ``beside``, are complete."""
     by_device: dict[torch.device, list[Coming]] = {}
-    for each in coming:
-        by_device.setdefault(each.one.out.device, []).append(each)
+    for each in answers:
+        if isinstance(each, Coming) and each.delivery is None:
+            by_device.setdefault(each.one.out.device, []).append(each)
     copies = [*map(_begun, by_device.values()), *beside]
     return lambda: all(copy.is_here() for copy in copies)
 
