@@ -9,6 +9,7 @@ magnitudes is undefined.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -64,10 +65,30 @@ class TorchKernels(Kernels):
         return passes.moments_in(fetch(passes.pending_moments(tensor_of(x))), x.size)
 
     def mean_and_std(self, x: Vector) -> tuple[float, float]:
-        return passes.mean_and_std(tensor_of(x))
+        if not x.size:
+            return 0.0, 0.0
+        wide = tensor_of(x).to(torch.float64)
+        centre = wide.mean()
+        mean, squares = fetch(torch.stack([centre, (wide - centre).square().sum()])).tolist()
+        return mean, math.sqrt(squares / (x.size - 1)) if x.size > 1 else 0.0
 
     def tail(self, x: Vector, threshold: float) -> Tail:
-        return passes.tail(tensor_of(x), threshold)
+        tensor = tensor_of(x)
+        magnitudes = tensor.abs()
+        above = reaching(tensor, magnitudes, threshold)
+        excesses = magnitudes.to(torch.float64) - rounded(tensor, threshold)
+        nothing = torch.zeros_like(excesses)
+        count = above.sum().to(torch.float64)
+        mean = torch.where(above, excesses, nothing).sum() / count
+        variance = torch.where(above, (excesses - mean).square(), nothing).sum() / count
+        has_log = above & (excesses > 0)
+        logs = torch.where(has_log, excesses, torch.ones_like(excesses)).log().sum()
+        log_count = has_log.sum().to(torch.float64)
+        found = fetch(torch.stack([count, mean, variance, logs, log_count])).tolist()
+        number, centre, spread, log_sum, logged = found
+        if not number:
+            return Tail(0, 0.0, 0.0, 0.0)
+        return Tail(int(number), centre, spread, log_sum / logged if logged else 0.0)
 
     def digit_counts(self, x: Vector, shift: int, prefix: int) -> np.ndarray:
         tensor = tensor_of(x)

@@ -5,7 +5,6 @@ bucket is full, all its passes start together, and one copy per device fetches t
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from hvd_sparse.kernels.contract import Aim, Moments, Tail, Taking
+from hvd_sparse.kernels.contract import Aim, Moments, Taking
 from hvd_sparse.kernels.torch.vector import (
     Copy,
     fetch,
@@ -21,7 +20,6 @@ from hvd_sparse.kernels.torch.vector import (
     in_one,
     numpy_dtype,
     reaching,
-    rounded,
     stream_of,
 )
 from hvd_sparse.types import Selection
@@ -206,9 +204,6 @@ def root(x: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(better), better, near)
 
 
-# -- statistics, in float64 --------------------------------------------------------------------
-
-
 def pending_moments(x: torch.Tensor) -> torch.Tensor:
     if not x.numel():
         return torch.zeros(3, dtype=torch.float64, device=x.device)
@@ -220,30 +215,3 @@ def pending_moments(x: torch.Tensor) -> torch.Tensor:
 def moments_in(found: np.ndarray, numel: int) -> Moments:
     total, most, nonzeros = found.view(np.float64).tolist()
     return Moments(total, most, int(nonzeros), numel)
-
-
-def mean_and_std(x: torch.Tensor) -> tuple[float, float]:
-    if not x.numel():
-        return 0.0, 0.0
-    wide = x.to(torch.float64)
-    centre = wide.mean()
-    mean, squares = fetch(torch.stack([centre, (wide - centre).square().sum()])).tolist()
-    return mean, math.sqrt(squares / (x.numel() - 1)) if x.numel() > 1 else 0.0
-
-
-def tail(x: torch.Tensor, threshold: float) -> Tail:
-    magnitudes = x.abs()
-    above = reaching(x, magnitudes, threshold)
-    excesses = magnitudes.to(torch.float64) - rounded(x, threshold)
-    nothing = torch.zeros_like(excesses)
-    count = above.sum().to(torch.float64)
-    mean = torch.where(above, excesses, nothing).sum() / count
-    variance = torch.where(above, (excesses - mean).square(), nothing).sum() / count
-    has_log = above & (excesses > 0)
-    logs = torch.where(has_log, excesses, torch.ones_like(excesses)).log().sum()
-    log_count = has_log.sum().to(torch.float64)
-    found = fetch(torch.stack([count, mean, variance, logs, log_count])).tolist()
-    number, centre, spread, log_sum, logged = found
-    if not number:
-        return Tail(0, 0.0, 0.0, 0.0)
-    return Tail(int(number), centre, spread, log_sum / logged if logged else 0.0)
