@@ -12,7 +12,6 @@ copy, so ``record_stream`` is not needed.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from hvd_sparse.collectives import unfinished
 from hvd_sparse.collectives.contract import ProcessSetRanks, sleep_until
 from hvd_sparse.kernels.torch.vector import fetch, upload
 from hvd_sparse.types import ProcessSet
-from hvd_sparse.wire.padding import Count, Room, needed, unpadded, write_block
 
 try:
     import horovod.torch as hvd
@@ -127,43 +125,12 @@ class HorovodTorchCollective(ProcessSetRanks):
 
 
 class HorovodDeviceCollective(HorovodTorchCollective):
-    """Collectives of host arrays that are copied to a device and sent from there, in padded blocks
-    (see ``wire.padding``)."""
+    """Collectives of host arrays that are copied to a device and sent from there."""
 
-    def __init__(self, process_set: ProcessSet, device: torch.device, count: Count) -> None:
+    def __init__(self, process_set: ProcessSet, device: torch.device) -> None:
         super().__init__(process_set)
-        self.device, self._count = device, count
+        self.device = device
         self._stream = torch.Stream(device)
-        self._rooms: defaultdict[str, Room] = defaultdict(Room)
-
-    def allgather(self, array: np.ndarray, name: str) -> _HorovodPending:
-        room = self._rooms[name]
-        least = room.for_ranks(self.world_size)
-        block = write_block(np.ascontiguousarray(array), least)
-        pending = super().allgather(block, name)
-        return self._unpadding(pending, array, block.nbytes, room)
-
-    def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _HorovodPending:
-        room = self._rooms[name]
-        parts = np.split(np.ascontiguousarray(array), np.cumsum(splits)[:-1])
-        total = sum(map(needed, parts))
-        room.note(total)
-        # The total length must stay the same, so pad the part that this rank sends to itself.
-        padding = max(0, room.for_ranks(self.world_size) - total)
-        blocks = [
-            write_block(part, needed(part) + padding * (to == self.rank))
-            for to, part in enumerate(parts)
-        ]
-        lengths = np.array([block.size for block in blocks])
-        pending = super().alltoall(np.concatenate(blocks), lengths, name)
-        return self._unpadding(pending, array, total + padding)
-
-    def _unpadding(
-        self, pending: _HorovodPending, array: np.ndarray, sent: int, room: Room | None = None
-    ) -> _HorovodPending:
-        take, name = pending.take, pending.name
-        pending.take = lambda result: unpadded(take(result), array, sent, name, self._count, room)
-        return pending
 
     def _as_tensor(self, array: np.ndarray) -> torch.Tensor:
         return upload(array, self.device)

@@ -58,8 +58,7 @@ class Step(Receiver):
         0 before it
     compressed : positions of the tensors that may be compressed; the others never are
     applied : checksum of the last reduced gradient of each tensor, to compare the ranks' replicas
-    padding : pads the messages of exchanges; None if they are not padded or the collective pads
-        them
+    padding : pads the messages of exchanges; None if they are not padded
     counts_together : whether the largest size of a collective, ``MOST_BYTES``, bounds the bytes of
         all ranks together
     settings_of, pace_of : functions of a tensor's position that return the optimizer's settings and
@@ -405,7 +404,9 @@ class Step(Receiver):
         )
         conversation = self._counted(self.pipeline.exchange.run(context))
         if self.padding is not None:
-            conversation = self.padding.carry(conversation, bucket.index)
+            conversation = self.padding.carry(
+                conversation, bucket.index, self.rank, self.world_size
+            )
         bucket.began_s = self.spans.now()
         return conversation
 

@@ -111,12 +111,9 @@ class TorchCompressor(ParameterCompressor):
         self._expected = 0
         self._is_elastic = is_elastic()
         self._start(rank_in(self.process_set), hvd.rank())
-        # Handshakes, checkpoints and all other collectives use the host.
-        count = self.step.stats.count_padding
-        if device is None:
-            self.step.padding = Padding(count)
-        else:  # this collective pads messages itself
-            wire = HorovodDeviceCollective(self.process_set, device, count)
+        self.step.padding = Padding(self.step.stats.count_padding, is_device=device is not None)
+        if device is not None:  # handshakes, checkpoints and all other collectives use the host
+            wire = HorovodDeviceCollective(self.process_set, device)
             self.messenger = PatientCollective(wire, self.watchdog)
         self._driver = Driver(self.step, self.messenger, self.name)
         if configuration.groups == PLANNED:

@@ -1,4 +1,4 @@
-"""Padding of the arrays that ranks allgather, so that their lengths seldom change between steps.
+"""Padding of the arrays that exchanges send, so that their lengths seldom change between steps.
 Each array is sent as a block. Zeros at its end extend the block to a length that is called the
 room.
 
@@ -22,7 +22,6 @@ from typing import TypeVar
 import numpy as np
 
 from hvd_sparse.collectives.contract import MOST_BYTES, Request
-from hvd_sparse.errors import CorruptPayload
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
@@ -85,9 +84,8 @@ def write_block(content: np.ndarray, least: int = 0) -> np.ndarray:
     return block
 
 
-def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
-    """Return the arrays in concatenated blocks, as views. Raises CorruptPayload for damaged blocks;
-    the error has the collective's ``name``."""
+def read_blocks(joined: np.ndarray) -> list[np.ndarray] | None:
+    """Return the arrays in concatenated blocks, as views; None if a block is damaged."""
     contents, offset = [], 0
     while offset < joined.size:
         left = joined.size - offset
@@ -95,46 +93,32 @@ def read_blocks(joined: np.ndarray, name: str) -> list[np.ndarray]:
         if left >= HEAD.size:
             length, size = HEAD.unpack_from(joined[offset : offset + HEAD.size].tobytes())
         if not HEAD.size + size <= length <= left:
-            raise CorruptPayload(
-                f"the collective {name!r} received a block that announces {length} bytes, {size} "
-                f"of them content, but {left} bytes are left: it was altered on its way"
-            )
+            return None
         start = offset + HEAD.size
         contents.append(joined[start : start + size])
         offset += length
     return contents
 
 
-def unpadded(
-    joined: np.ndarray, array: np.ndarray, sent: int, name: str, count: Count, room: Room | None
-) -> np.ndarray:
-    """Return the arrays of all ranks, concatenated, from the blocks in a collective's result.
-    Raises CorruptPayload if a block is truncated or altered.
-
-    array : this rank's array, whose dtype the result has
-    sent : number of bytes of this rank's block
-    count : called with the bytes of padding and headers that were sent and received
-    room : its length is adapted to the longest block; None if there is no room to adapt
-    """
-    contents = read_blocks(joined, name)
-    if room is not None:
-        room.note(max(map(needed, contents)))
-    brought: np.ndarray = np.concatenate(contents).view(array.dtype)
-    count(sent - array.nbytes, joined.nbytes - brought.nbytes)
-    return brought
-
-
 class Padding:
-    def __init__(self, count: Count) -> None:
-        self._count = count
+    """Pads what the exchanges of one compressor send. ``count`` is called for each padded
+    collective. If messages are sent from a device (``is_device``), those of any length are padded,
+    and those of alltoalls, too."""
+
+    def __init__(self, count: Count, *, is_device: bool = False) -> None:
+        self._count, self._is_device = count, is_device
         self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)
 
     def carry(
-        self, conversation: Generator[Request, np.ndarray, Result], bucket: int
+        self,
+        conversation: Generator[Request, np.ndarray, Result],
+        bucket: int,
+        rank: int,
+        world_size: int,
     ) -> Generator[Request, np.ndarray, Result]:
         """Run an exchange, and return its result. Yield its requests for collectives, with padded
-        blocks in place of the arrays of allgathers. ``bucket`` is the bucket's number, the same on
-        every rank and in every step."""
+        blocks in place of the arrays. ``bucket`` is the bucket's number, the same on every rank and
+        in every step."""
         phase, received = 0, None
         while True:
             try:
@@ -142,17 +126,48 @@ class Padding:
             except StopIteration as stop:
                 result: Result = stop.value
                 return result
+            room = self._rooms[bucket, phase]
             if request.kind == "allgather":
-                received = yield from self._gather(request.array, self._rooms[bucket, phase])
+                received = yield from self._gather(request.array, room, world_size)
+            elif request.kind == "alltoall" and self._is_device:
+                received = yield from self._exchange(request, room, rank)
             else:
                 received = yield request
             phase += 1
 
-    def _gather(self, array: np.ndarray, room: Room) -> Generator[Request, np.ndarray, np.ndarray]:
-        block = write_block(array, room.nbytes if room.nbytes <= MOST_PADDED else 0)
+    def _gather(
+        self, array: np.ndarray, room: Room, world_size: int
+    ) -> Generator[Request, np.ndarray, np.ndarray]:
+        least = room.nbytes if room.nbytes <= MOST_PADDED else 0
+        block = write_block(array, room.for_ranks(world_size) if self._is_device else least)
         joined = yield Request("allgather", block)
-        try:
-            return unpadded(joined, array, block.nbytes, "gather", self._count, room)
-        except CorruptPayload:
-            # Return the damaged bytes; the exchange raises the error after its last phase.
+        return self._read(joined, array, block.nbytes, room)
+
+    def _exchange(
+        self, request: Request, room: Room, rank: int
+    ) -> Generator[Request, np.ndarray, np.ndarray]:
+        assert request.splits is not None
+        parts = np.split(request.array, np.cumsum(request.splits)[:-1])
+        total = sum(map(needed, parts))
+        room.note(total)
+        # The total length must stay the same, so pad the part that this rank sends to itself.
+        padding = max(0, room.for_ranks(len(parts)) - total)
+        blocks = [
+            write_block(part, needed(part) + padding * (to == rank))
+            for to, part in enumerate(parts)
+        ]
+        lengths = np.array([block.size for block in blocks], np.int32)
+        joined = yield Request("alltoall", np.concatenate(blocks), lengths)
+        return self._read(joined, request.array, total + padding)
+
+    def _read(
+        self, joined: np.ndarray, array: np.ndarray, sent: int, room: Room | None = None
+    ) -> np.ndarray:
+        contents = read_blocks(joined)
+        if contents is None:  # the exchange raises the error after its last phase
             return joined
+        if room is not None:
+            room.note(max(map(needed, contents)))
+        brought: np.ndarray = np.concatenate(contents).view(array.dtype)
+        self._count(sent - array.nbytes, joined.nbytes - brought.nbytes)
+        return brought
