@@ -73,15 +73,13 @@ class Receiver:
         """Return what the reduced carrier reports: Horovod's factor, and how many ranks failed or
         had NaN or Inf. Raises the errors of ``CarrierLayout.read``, for example if ranks are at
         different steps."""
-        # Store it, because decompress needs it before the wait and again for the factor.
-        if ticket.report is None:
-            layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
-            ticket.report = layout.read(
-                reduced[: layout.size],
-                ticket.key,
-                ticket.checksum,
-                rate=None if pace is None else pace.rate,
-            )
+        layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
+        ticket.report = layout.read(
+            reduced[: layout.size],
+            ticket.key,
+            ticket.checksum,
+            rate=None if pace is None else pace.rate,
+        )
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
@@ -93,10 +91,9 @@ class Receiver:
         # For all other tickets, ``_check`` has raised an error.
         assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
         sent, state = ticket.outgoing, ticket.state
-        spec = state.spec
         most: float | None = math.inf
         if sent.dense is not None:
-            result = reduced[ticket.layout.size :].astype(spec.accumulator, copy=False)
+            result = reduced[ticket.layout.size :].astype(state.spec.accumulator, copy=False)
             is_summed = is_finite(result)
         else:
             most = self._sum(ticket, report.factor)
@@ -116,9 +113,7 @@ class Receiver:
             else:
                 state.counted = None, sent.dense.nbytes
             is_good = is_summed and not report.non_finite
-            return self._finish(
-                ticket, spec, result, parameter, is_finite=is_good, most=most or 0.0
-            )
+            return self._finish(ticket, result, parameter, is_finite=is_good, most=most or 0.0)
 
     def _check(self, ticket: Ticket, report: CarrierReport) -> None:
         if ticket.error is not None:
@@ -223,13 +218,11 @@ class Receiver:
             return reduced
         if is_number and ticket.scale != 1.0:
             reduced = unscaled(reduced, ticket.scale)
-        spec = self.specs[ticket.position]
-        return self._finish(ticket, spec, reduced, parameter, is_finite=is_number)
+        return self._finish(ticket, reduced, parameter, is_finite=is_number)
 
     def _finish(
         self,
         ticket: Ticket,
-        spec: TensorSpec,
         reduced: np.ndarray,
         parameter: np.ndarray,
         *,
@@ -242,6 +235,7 @@ class Receiver:
         has no effect. ``most`` is an upper bound of the magnitudes in ``reduced``."""
         is_touched = False
         assert ticket.position is not None
+        spec = self.specs[ticket.position]
         if is_finite and self.finishes and ticket.state is not None:
             is_compressed = ticket.bucket is not None
             try:

@@ -78,7 +78,6 @@ class Step(Receiver):
         super().__init__(configuration, specs, kernels)
         self.keys = [spec.key for spec in self.specs]
         self._set_buckets(buckets)
-        self.fixed_parts = configuration.fixed_parts
         self.spans: Spans = self.pipeline.spans
         self.carrier_dtype = None if carrier_dtype is None else np.dtype(carrier_dtype)
         self.stats = self.transactions.stats
@@ -90,7 +89,9 @@ class Step(Receiver):
         self.pace_of: Callable[[int], Pace] | None = None
         self.references: list[float] = []
         self._is_dense: dict[tuple[int, str, float | None, int], bool] = {}
-        self._started_checksums: dict[str, int] = {}
+        # The constant part of the checksum in carriers, which covers all that ranks have in common.
+        digest = configuration.digest
+        self._started = [crc32(f"{digest}|{key}|".encode()) for key in self.keys]
 
     @property
     def exchange(self) -> Exchange:
@@ -120,7 +121,6 @@ class Step(Receiver):
 
     def reconfigure(self, configuration: Configuration) -> None:
         self.configuration = self.pipeline.configuration = configuration
-        self.fixed_parts = configuration.fixed_parts
 
     def meet(self, rank: int, world_size: int) -> None:
         """Set the rank and the number of ranks, as a handshake or a loaded state gives them."""
@@ -202,7 +202,7 @@ class Step(Receiver):
             bucket = run.buckets.get(index) or run.open(index, self.buckets[index])
             bucket.entered.add(position)
         # Determined once a step, because decoding must use the same parts.
-        parts = self.fixed_parts or self._parts_of(position, state)
+        parts = self.configuration.fixed_parts or self._parts_of(position, state)
         spec = state.spec
         question = spec.numel, spec.dtype, parts.density, self.world_size
         dense = everything or self._is_dense.get(question)
@@ -307,14 +307,9 @@ class Step(Receiver):
     def _write_wire(self, ticket: TensorStep, dense: bool) -> np.ndarray:
         sent, state = ticket.outgoing, ticket.state
         spec = state.spec
-        # The checksum covers all that must be equal on all ranks; its constant part is stored.
-        started = self._started_checksums.get(spec.key)
-        if started is None:
-            started = crc32(f"{self.configuration.digest}|{spec.key}|".encode())
-            self._started_checksums[spec.key] = started
         pace = state.pace and state.pace[:2]
         moment = _moment(state.steps, dense, ticket.scale, pace, state.memory.settings)
-        ticket.checksum = crc32(moment, started) & CHECKSUM_MASK
+        ticket.checksum = crc32(moment, self._started[ticket.position]) & CHECKSUM_MASK
         carrier = ticket.layout.write(
             self.rank,
             ticket.checksum,
