@@ -100,7 +100,11 @@ class Pipeline:
         warm, memo = state.start
         aim = selector.aim(state.part.stop - state.part.start, warm, memo)
         accumulated = self._accumulate(state, gradient, aim, accumulated)
-        holds = state.is_on_device and self._may_hold(parts)
+        # The surplus consists of the entries that the pass extracted, but the selector did not
+        # select. On a device, it may be added back late, by the kernel launch that writes the
+        # bucket's sums: no code reads the vector before, and a failed step discards it (see
+        # ``Configuration.why_staged``).
+        holds = state.is_on_device and parts.sends_accumulated
         try:
             added = gradient if accumulated.added is None else accumulated.added
             rng = draws(spec.key, steps, selector, self.rank) if selector.needs_rng else None
@@ -124,14 +128,22 @@ class Pipeline:
         before the kernel has ended; ``send`` uses its result later."""
         state = ticket.state
         aim = ticket.parts.selector.aim(state.spec.numel, *state.start)
-        state.memory.step, ticket.gradient = state.steps, gradient
+        ticket.gradient = gradient
         ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
 
-    def wait(self, ticket: TensorStep, gradient: np.ndarray) -> None:
+    def accumulate_for_group(self, ticket: TensorStep, gradient: np.ndarray) -> None:
         """Add a gradient to the tensor's residual, for a tensor that shares one selection with its
-        group. ``step.group_selection`` later selects and encodes entries."""
-        ticket.aim = self._aim_of_group(ticket.state, ticket.parts.selector)
-        ticket.accumulated = self._accumulate(ticket.state, gradient, ticket.aim)
+        group. ``step.group_selection`` later selects and encodes entries. The aim, at which the
+        pass also extracts entries, is the group's previous threshold, or a slightly lower one."""
+        state = ticket.state
+        # No aim if the last selection was not over a group; and without ``rollback``, because an
+        # error could then lose the extracted entries.
+        if self.configuration.rollback and state.selected_in != state.spec.key:
+            numel = state.spec.numel
+            aim = ticket.parts.selector.aim(numel, state.threshold, state.memo)
+            # The tensor may hold far more of the group's largest entries than its share by size.
+            ticket.aim = aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
+        ticket.accumulated = self._accumulate(state, gradient, ticket.aim)
 
     def _send_whole(self, state: TensorState, gradient: np.ndarray, *, dense: bool) -> Outgoing:
         """Return the whole gradient, for exchanges that sum gradients before the selection. This
@@ -153,7 +165,7 @@ class Pipeline:
         learn of the NaN or Inf from a flag in the carrier or, if the carrier was sent earlier, from
         the missing frame (the encoded entries)."""
         spec, exchange = state.spec, self.exchange
-        if not dense and not exchange.settles_later and not exchange.sums_first:
+        if not dense and self.selects_late:
             return Outgoing()
         zeros = np.zeros(spec.numel, spec.accumulator)
         if dense:
@@ -186,30 +198,6 @@ class Pipeline:
             accumulated.put_back()
             raise _not_finite(gradient, state.spec)
         return accumulated
-
-    def _may_hold(self, parts: StepParts) -> bool:
-        """Return whether the surplus may be added back to its vector late, by the kernel launch
-        that writes the bucket's sums. The surplus consists of the entries that a pass on a device
-        extracted, but the selector did not select. It may be added back late if no code reads the
-        vector before, and if a failed step discards the vector."""
-        return (
-            self.configuration.rollback
-            and not self.observes
-            and not self.exchange.settles_later
-            and parts.sends_accumulated
-        )
-
-    def _aim_of_group(self, state: TensorState, selector: Selector) -> Aim | None:
-        """Return the aim: a threshold at which the kernel that adds a tensor's gradient also
-        extracts entries. This is the group's previous threshold, or a slightly lower one. Return
-        None, to extract no entries, if the tensor's last selection was not over a group; and
-        without ``rollback``, because an error could then lose the extracted entries."""
-        if not self.configuration.rollback or state.selected_in == state.spec.key:
-            return None
-        numel = state.spec.numel
-        aim = selector.aim(numel, state.threshold, state.memo)
-        # The tensor may hold far more of the group's largest entries than its share by size.
-        return aim and aim._replace(capacity=max(aim.capacity, numel // GROUP_SHARE))
 
     def send_found(
         self,

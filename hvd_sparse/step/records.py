@@ -6,13 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Union
+from typing import Protocol
 
 import numpy as np
 
 from hvd_sparse.configuration import StepParts
 from hvd_sparse.exchanges.context import Arrival, Outgoing
-from hvd_sparse.kernels.contract import Aim, Moments, Taking, Zeros
+from hvd_sparse.kernels.contract import Aim, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
 from hvd_sparse.types import Value
@@ -21,10 +21,6 @@ from hvd_sparse.wire.carrier import CarrierLayout, CarrierReport, carrier_layout
 MOST_ERRORS = 3
 """Number of a rank's errors in a step that its message quotes; further errors are only counted."""
 OF_ONE_RANK = carrier_layout(np.float64, 1)
-
-Answer = Union[Taking, Moments]
-"""The result of a pass (see ``step.pipeline``) on a device. Reading its attributes waits until the
-pass has ended."""
 
 
 class Late(Protocol):
@@ -39,10 +35,10 @@ class Devices(Protocol):
         """Return the function that allocates zeros on a tensor's device; None if the tensor is on
         the host."""
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
+    def send(self, answers: Sequence[object], late: Sequence[Late]) -> Callable[[], bool]:
         """Launch a bucket's passes (the kernels that add gradients to residuals), and begin to copy
-        their results, ``answers``, and the gradients ``late`` to the host. Return at once, with a
-        function that returns whether all copies are complete."""
+        their results, ``answers`` (``Taking`` or ``Moments``), and the gradients ``late`` to the
+        host. Return at once, with a function that returns whether all copies are complete."""
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
         """Run independent functions, one for each tensor. When all of them wait for values from a

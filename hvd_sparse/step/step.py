@@ -27,7 +27,6 @@ from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.group_selection import send_merged
 from hvd_sparse.step.receiver import Receiver
 from hvd_sparse.step.records import (
-    Answer,
     BucketRun,
     Late,
     StepRun,
@@ -233,8 +232,8 @@ class Step(Receiver):
             else:
                 plain = gradient if late is None else late.array()
                 plain = plain if scale == 1.0 else unscaled(plain, scale)
-                if waits and not dense and not self.exchange.sums_first:
-                    pipeline.wait(ticket, plain)
+                if waits and not dense:
+                    pipeline.accumulate_for_group(ticket, plain)
                 elif state.is_on_device and not dense:
                     pipeline.begin(ticket, plain)
                     bucket.begun.append(ticket)
@@ -337,7 +336,7 @@ class Step(Receiver):
         devices = self.transactions.devices
         if devices is None:
             return
-        answers: list[Answer] = []
+        answers: list[object] = []
         copies = [each.late for each in bucket.begun]
         late = [each for each in copies if each is not None and not isinstance(each, np.ndarray)]
         for ticket in bucket.begun:
@@ -345,9 +344,7 @@ class Step(Receiver):
             if ticket.accumulated is None or not is_current:
                 continue
             _, moments, taking, _ = ticket.accumulated
-            answer = moments if taking is None else taking
-            assert answer is not None
-            answers.append(answer)
+            answers.append(moments if taking is None else taking)
         if not (answers or late):  # DDP has copied all gradients to the host already
             return
         with contextlib.suppress(Exception):

@@ -20,7 +20,7 @@ from hvd_sparse.kernels.torch.vector import (
     run_together,
     upload,
 )
-from hvd_sparse.step.records import Answer, Late
+from hvd_sparse.step.records import Late
 from hvd_sparse.types import TensorSpec
 
 TORCH = {np.dtype(np.float32): torch.float32, np.dtype(np.float64): torch.float64}
@@ -158,7 +158,7 @@ class TorchDevices:
 
         return zeros
 
-    def send(self, answers: Sequence[Answer], late: Sequence[Late]) -> Callable[[], bool]:
+    def send(self, answers: Sequence[object], late: Sequence[Late]) -> Callable[[], bool]:
         return deliver(answers, cast("Sequence[Copy]", late))  # see ``late_gradient``
 
     def together(self, walks: Sequence[Callable[[], None]]) -> None:
