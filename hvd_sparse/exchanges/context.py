@@ -120,6 +120,11 @@ class Member:
         return self.outgoing.found.selection
 
     @property
+    def vector(self) -> np.ndarray:
+        assert self.outgoing.accumulated is not None
+        return self.outgoing.accumulated
+
+    @property
     def count(self) -> int:
         """k, the number of entries of the whole tensor that should be sent."""
         assert self.density is not None

@@ -116,9 +116,7 @@ class Hierarchical(Exchange):
 def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
     """Return frames, by tensor position, with those parts of this rank's gradients that ``rank``
     sums."""
-    frames = {}
-    for position, member in context.members.items():
-        gradient = member.outgoing.accumulated
-        if gradient is not None:
-            frames[position] = write_values(gradient[placement.part(rank, member.spec.numel)])
-    return frames
+    return {
+        position: write_values(member.vector[placement.part(rank, member.spec.numel)])
+        for position, member in context.members.items()
+    }

@@ -8,7 +8,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, Request
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.exchanges.context import Arrival, ExchangeContext
+from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member
 from hvd_sparse.exchanges.contract import Conversation, Exchange, ring
 from hvd_sparse.registry import EXCHANGES
 from hvd_sparse.selectors.contract import Selector
@@ -136,12 +136,12 @@ def _check_step(context: ExchangeContext, summed: np.ndarray) -> None:
 
 
 def _statistics(context: ExchangeContext) -> np.ndarray:
-    members, kernels = context.members.items(), context.kernels
-    sizes = [member.selector.measures(member.spec.numel) for _, member in members]
+    members = context.members.values()
+    sizes = [member.selector.measures(member.spec.numel) for member in members]
     norms: list[np.ndarray] = []
     with context.guarded():
-        for position, member in () if context.is_lost else members:
-            norms.append(member.selector.measure(_accumulated(context, position), kernels))
+        for member in () if context.is_lost else members:
+            norms.append(member.selector.measure(member.vector, context.kernels))
     return _joined(context, norms, sizes)
 
 
@@ -149,26 +149,18 @@ def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     if context.is_lost:
         return
     offset = 0
-    for position, member in context.members.items():
-        accumulated = _accumulated(context, position)
-        size = member.selector.measures(accumulated.size)
+    for member in context.members.values():
+        size = member.selector.measures(member.spec.numel)
         # The sum has the widest dtype of the bucket.
-        part = statistics[offset : offset + size].astype(accumulated.dtype, copy=False)
-        member.outgoing.found = member.selector.find_by(part, accumulated, context.kernels)
+        part = statistics[offset : offset + size].astype(member.vector.dtype, copy=False)
+        member.outgoing.found = member.selector.find_by(part, member.vector, context.kernels)
         offset += size
 
 
-def _accumulated(context: ExchangeContext, position: int) -> np.ndarray:
-    accumulated = context.members[position].outgoing.accumulated
-    assert accumulated is not None
-    return accumulated
-
-
-def _own(context: ExchangeContext, position: int, indices: np.ndarray) -> Selection:
+def _own(member: Member, indices: np.ndarray) -> Selection:
     """Return what this rank sends at the indices: its entries, or parts of them."""
-    accumulated = _accumulated(context, position)
-    entries = Selection(indices, accumulated[indices], accumulated.size)
-    release = context.members[position].outgoing.release
+    entries = Selection(indices, member.vector[indices], member.spec.numel)
+    release = member.outgoing.release
     return entries if release is None else release.of(entries)
 
 
@@ -179,7 +171,7 @@ def _values(context: ExchangeContext, chosen: dict[int, np.ndarray]) -> np.ndarr
         sizes.append(chosen[position].size if position in chosen else count)
     with context.guarded():
         for position, indices in () if context.is_lost else chosen.items():
-            values.append(_own(context, position, indices).values)
+            values.append(_own(context.members[position], indices).values)
     return _joined(context, values, sizes)
 
 
@@ -190,11 +182,10 @@ def _arrivals(
     own values at the same indices, which are removed from its residual."""
     arrivals, offset = {}, 0
     for position, indices in chosen.items():
-        member, accumulated = context.members[position], _accumulated(context, position)
-        sums = summed[offset : offset + indices.size].astype(accumulated.dtype, copy=False)
-        left = _own(context, position, indices)
-        whole = slice(0, member.spec.numel)
-        arrivals[position] = Arrival(((whole, Selection(indices, sums, accumulated.size)),), left)
+        member, numel = context.members[position], context.members[position].spec.numel
+        left = _own(member, indices)
+        sums = summed[offset : offset + indices.size].astype(left.values.dtype, copy=False)
+        arrivals[position] = Arrival(((slice(0, numel), Selection(indices, sums, numel)),), left)
         member.outgoing.entries, member.outgoing.accumulated = indices.size, None
         offset += indices.size
     return arrivals
