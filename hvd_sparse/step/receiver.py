@@ -109,9 +109,9 @@ class Receiver:
             if ticket.run.failure is not None:
                 raise ticket.run.failure
             if sent.dense is None:
-                state.counted = sent, state.part.stop - state.part.start
+                state.counted = ticket.key, sent, state.part.stop - state.part.start
             else:
-                state.counted = None, sent.dense.nbytes
+                state.counted = ticket.key, None, sent.dense.nbytes
             is_good = is_summed and not report.non_finite
             return self._finish(ticket, result, parameter, is_finite=is_good, most=most or 0.0)
 

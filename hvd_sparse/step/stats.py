@@ -27,7 +27,9 @@ class Counts(dict[str, float]):
 
 
 Sent = tuple[str, Union[Outgoing, None], int]
-"""A tensor's step: the tensor's name, and the items of ``tensor_state.Counted``."""
+"""What the counters need to know of a tensor's step: the tensor's name, its contribution, and the
+number of entries whose residual this rank keeps. On a dense step, the contribution is None, and the
+number is that of the sent bytes."""
 
 
 class Stats:

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Union
 
 import numpy as np
 
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
+from hvd_sparse.step.stats import Sent
 from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
-
-Counted = tuple[Union[Outgoing, None], int]
-"""What the counters (``step.stats``) need to know of a tensor's step: its contribution, and the
-number of entries whose residual this rank keeps. On a dense step, the contribution is None, and the
-number is that of the sent bytes."""
 
 MANY = 512
 """If the first recorded step of a long tensor sends at least this many entries, the tensor's
@@ -62,7 +56,7 @@ class TensorState:
         self._new_exchange_memo: Memo = None
         self._returned: Selection | None = None
         self.departures: Departures | None = None
-        self.counted: Counted | None = None
+        self.counted: Sent | None = None
 
     def waited(self, indices: np.ndarray) -> int:
         """Return how many steps ago the entries that this step sends were last sent, summed over

@@ -128,7 +128,7 @@ class Transactions:
 
     def _commit(self, state: TensorState) -> None:
         if state.counted is not None:
-            self.stats.committed.append((state.spec.key, *state.counted))
+            self.stats.committed.append(state.counted)
             state.counted = None
         state.commit()
 
@@ -138,7 +138,7 @@ class Transactions:
         for position, run in self._staged_by.items():
             state = self._states[position]
             if state.counted is not None and run.keeps(position):
-                found.append((state.spec.key, *state.counted))
+                found.append(state.counted)
         return found
 
     def _settle(self, position: int) -> None:
