@@ -298,13 +298,12 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
     magnitudes in the sum; it is infinite if unknown. Raises CorruptPayload if received entries are
     not for this tensor. If the sum overflows, all ranks raise NonFiniteGradient and leave the array
     unchanged."""
-    spec, codec, parts, out, factor = given
-    arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
-    is_safe = abs(factor) <= MOST_FACTOR and most < math.inf
-    if not is_safe:
+    spec, _, _, out, factor = given
+    arrived, most = _gather(given, kernels)
+    if most == math.inf:
         _check_range(spec, arrived, factor, kernels)
     kernels.assemble(out, arrived, factor)
-    return most * abs(factor) if is_safe else math.inf
+    return most
 
 
 def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
@@ -312,15 +311,16 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
     from which they were taken. Return an upper bound of each sum's magnitudes, or None for a sum
     that is not written, because a frame is corrupt or the sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
-    for place, (spec, codec, parts, out, factor) in enumerate(sums):
+    for place, each in enumerate(sums):
         if bounds[place] is not None:
             continue
         try:
-            arrived, most = _gather(spec, parts, out.dtype, codec, kernels)
+            arrived, most = _gather(each, kernels)
         except CorruptPayload:  # ``_sum`` raises it again, for its tensor
             continue
-        if abs(factor) <= MOST_FACTOR and most < math.inf:
-            bounds[place] = most * abs(factor)
+        if most < math.inf:
+            *_others, out, factor = each
+            bounds[place] = most
             given.append((out, arrived, factor))
     if given or surplus:
         kernels.assemble_together(given, surplus)
@@ -372,18 +372,13 @@ def _check_range(spec: TensorSpec, parts: list[Selection], factor: float, kernel
             )
 
 
-def _gather(
-    spec: TensorSpec,
-    parts: Iterable[Part],
-    dtype: np.dtype,
-    codec: Codec,
-    kernels: Kernels,
-) -> tuple[list[Selection], float]:
+def _gather(given: Sum, kernels: Kernels) -> tuple[list[Selection], float]:
     """Decode the selections that were received for a tensor. Return them with indices in the whole
-    tensor, and an upper bound of the magnitudes in their sum. The bound ignores rounding; it is
-    infinite or NaN if the sum may overflow. Raises CorruptPayload if a selection is not for this
-    tensor."""
-    arrived, most = [], 0.0
+    tensor, and an upper bound of the magnitudes in their sum times the factor. The bound ignores
+    rounding; it is infinite if the sum may overflow. Raises CorruptPayload if a selection is not
+    for this tensor."""
+    spec, codec, parts, out, factor = given
+    dtype, arrived, most = out.dtype, [], 0.0
     for place, sent in parts:
         start, numel = place.start, place.stop - place.start
         if not isinstance(sent, Selection):
@@ -398,4 +393,5 @@ def _gather(
         if numel != spec.numel:
             sent = Selection(sent.indices + np.uint32(start), sent.values, spec.numel)
         arrived.append(sent)
-    return arrived, most
+    is_safe = most < math.inf and abs(factor) <= MOST_FACTOR
+    return arrived, most * abs(factor) if is_safe else math.inf
