@@ -14,7 +14,7 @@ import numpy as np
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
-from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Memory, Pass, ResidualState
+from hvd_sparse.memories.contract import Accumulated, Addition, DoubleBuffer, Memory, ResidualState
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -70,10 +70,10 @@ def norm_of(x: np.ndarray) -> float:
     return math.sqrt(squares)
 
 
-class Moments(NamedTuple):
+class OptimizerMoments(NamedTuple):
     """An optimizer's moments of one tensor: SGD's velocity, Muon's momentum, or Adam's mean and
     second moment. A memory can continue from an optimizer's moments, and an optimizer from a
-    memory's. The class of this name in ``kernels.contract`` has statistics of a vector instead.
+    memory's.
 
     arrays : flat arrays by their names in checkpoints, for example "momentum"; may be empty
     steps : number of steps that the optimizer has made so far
@@ -85,7 +85,7 @@ class Moments(NamedTuple):
     steps: int
     ranks: int
 
-    def times(self, factor: float) -> Moments:
+    def times(self, factor: float) -> OptimizerMoments:
         """Return the moments of gradients that are multiplied by ``factor``."""
         arrays = {
             name: scaled(array, factor**2 if name in ("square", "largest") else factor)
@@ -128,7 +128,7 @@ class DirectionState(ResidualState):
         *,
         rate: float,
         parameter: np.ndarray | None = None,
-        moments: Moments | None = None,
+        moments: OptimizerMoments | None = None,
         maximize: bool = False,
         **settings: Any,
     ) -> None:
@@ -157,17 +157,17 @@ class DirectionState(ResidualState):
         if moments is not None:
             self._adopt(moments if self.is_average else moments.times(1 / moments.ranks))
 
-    def _adopt(self, moments: Moments) -> None:
+    def _adopt(self, moments: OptimizerMoments) -> None:
         """Replace this memory's moments by an optimizer's, without dropping the residual."""
         raise NotImplementedError
 
-    def moments(self, steps: int, ranks: int) -> Moments:
+    def moments(self, steps: int, ranks: int) -> OptimizerMoments:
         """Return the moments from which an optimizer can continue without this memory. The tensor
         has made ``steps`` steps, and Horovod averages or sums the gradients of ``ranks`` ranks."""
         found = self._moments(steps, ranks)
         return found if self.is_average else found.times(ranks)
 
-    def _moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> OptimizerMoments:
         """Return the moments of the average gradient."""
         raise NotImplementedError
 
@@ -215,7 +215,7 @@ class DirectionState(ResidualState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
+    ) -> Addition | Accumulated:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
         # A clipped gradient may be in ``v.new``: the pass reads each entry before it overwrites it.
@@ -224,11 +224,11 @@ class DirectionState(ResidualState):
         gradient = self._clipped(gradient, world_size, out)
         gradient, direction = self._direct(gradient, kernels, world_size)
         if aim is not None:
-            return Pass(gradient, v.old, v.new, aim, direction)
+            return Addition(gradient, v.old, v.new, aim, direction)
         gradient = directed(gradient, direction, kernels)
         if self._is_held:
             return self._hold(gradient, kernels)
-        return Pass(gradient, v.old, v.new)
+        return Addition(gradient, v.old, v.new)
 
     def _hold(self, direction: np.ndarray, kernels: Kernels) -> Accumulated:
         """Return zeros as the accumulated vector of a step at learning rate 0, so that nothing is
@@ -311,7 +311,7 @@ class VelocityState(DirectionState):
     """Number of the tensor's step whose gradient starts the velocity, and is therefore not
     dampened; -1 if the velocity continues an optimizer's velocity."""
 
-    def _adopt(self, moments: Moments) -> None:
+    def _adopt(self, moments: OptimizerMoments) -> None:
         given = moments.arrays.get("momentum")
         # Before Horovod's broadcast, an optimizer without a state gets zero velocity and no steps.
         has_begun = given is not None and (moments.steps > 0 or bool(given.any()))
@@ -321,9 +321,9 @@ class VelocityState(DirectionState):
     def _begin(self, velocity: np.ndarray | None) -> None:
         raise NotImplementedError
 
-    def _moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> OptimizerMoments:
         velocity = self._velocity_of_sgd() if self._options.momentum else None
-        return Moments({} if velocity is None else {"momentum": velocity}, steps, ranks)
+        return OptimizerMoments({} if velocity is None else {"momentum": velocity}, steps, ranks)
 
     def _velocity_of_sgd(self) -> np.ndarray:
         """Return a copy of the velocity, scaled so that SGD can continue without this memory."""

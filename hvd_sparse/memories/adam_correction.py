@@ -15,7 +15,7 @@ from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
 from hvd_sparse.memories._directions import (
     DirectionMemory,
     DirectionState,
-    Moments,
+    OptimizerMoments,
     directed,
 )
 from hvd_sparse.memories.contract import DoubleBuffer
@@ -134,7 +134,7 @@ class AdamCorrectionState(DirectionState):
         options = self._options
         return 1 / (1 - options.beta1**steps) ** 2, 1 / (1 - options.beta2**steps)
 
-    def _adopt(self, moments: Moments) -> None:
+    def _adopt(self, moments: OptimizerMoments) -> None:
         self.begun = self.step - moments.steps
         if self._switched["amsgrad"]:
             self._need("largest")
@@ -156,7 +156,7 @@ class AdamCorrectionState(DirectionState):
         if self.largest.old.size:
             self.largest.old[:] = 0 if largest is None else largest
 
-    def _moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> OptimizerMoments:
         squares = {"square": self.square.old.copy()}
         if self.largest.old.size:
             squares["largest"] = self.largest.old.copy()
@@ -166,7 +166,7 @@ class AdamCorrectionState(DirectionState):
             for name, square in squares.items():
                 least = np.minimum(mean * mean * (of_mean / of_square), square)
                 squares[name] = square / ranks + least * (1 - 1 / ranks)
-        return Moments({"mean": mean, **squares}, own, ranks)
+        return OptimizerMoments({"mean": mean, **squares}, own, ranks)
 
     def _push(
         self, gradient: np.ndarray, kernels: Kernels, step: AdamStep

@@ -43,8 +43,8 @@ class Accumulated(NamedTuple):
             self.vector[taken.indices] = taken.values
 
 
-class Pass(NamedTuple):
-    """The pass that adds a gradient to a residual: the arguments of the kernel
+class Addition(NamedTuple):
+    """The addition of a gradient to a residual by one pass: the arguments of the kernel
     ``accumulate_and_take`` or, without an aim, of ``accumulate``."""
 
     gradient: np.ndarray
@@ -113,9 +113,9 @@ class MemoryState:
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
-        """Return the pass that adds this step's gradient to the residual, for the caller to run. If
-        the memory adds nothing to a residual in this step, return its result instead.
+    ) -> Addition | Accumulated:
+        """Return the addition of this step's gradient to the residual, for the caller to run. If the
+        memory adds nothing to a residual in this step, return the result itself.
 
         Parameters
         ----------
@@ -129,9 +129,9 @@ class MemoryState:
     def compensate(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
     ) -> Accumulated:
-        """Call ``prepare``, run the pass, and return the accumulated vector."""
+        """Call ``prepare``, run the addition, and return the accumulated vector."""
         prepared = self.prepare(gradient, kernels, world_size, aim)
-        return prepared.run(kernels) if isinstance(prepared, Pass) else prepared
+        return prepared.run(kernels) if isinstance(prepared, Addition) else prepared
 
     def tune(self, *args: Value, **settings: Value) -> None:
         """Take the learning rate, the momentum and other settings from the optimizer. Called only
@@ -271,8 +271,8 @@ class ResidualState(MemoryState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
-        return Pass(gradient, self.residual.old, self.residual.new, aim)
+    ) -> Addition | Accumulated:
+        return Addition(gradient, self.residual.old, self.residual.new, aim)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

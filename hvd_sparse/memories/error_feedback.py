@@ -9,10 +9,10 @@ from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import (
     Accumulated,
+    Addition,
     DoubleBuffer,
     Memory,
     MemoryState,
-    Pass,
     ResidualState,
 )
 from hvd_sparse.registry import MEMORIES
@@ -91,9 +91,9 @@ class Residual16State(ResidualState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
+    ) -> Addition | Accumulated:
         self._wide = widen(self.residual.old)
-        return Pass(gradient, self._wide, self._wide, aim)
+        return Addition(gradient, self._wide, self._wide, aim)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, option
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Memory, Pass, ResidualState
+from hvd_sparse.memories.contract import Accumulated, Addition, Memory, ResidualState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -56,7 +56,7 @@ class LowPassState(ResidualState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
+    ) -> Addition | Accumulated:
         # No aim, because the filter needs the accumulated vector with all its entries.
         return super().prepare(gradient, kernels, world_size)
 

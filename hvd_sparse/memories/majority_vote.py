@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Memory, Pass
+from hvd_sparse.memories.contract import Accumulated, Addition, Memory
 from hvd_sparse.memories.none import NoMemoryState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -44,7 +44,7 @@ class MajorityVoteState(NoMemoryState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
+    ) -> Addition | Accumulated:
         self._world_size = world_size
         return super().prepare(gradient, kernels, world_size, aim)
 

@@ -11,7 +11,7 @@ from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
-from hvd_sparse.memories.contract import Accumulated, DoubleBuffer, Pass, Release
+from hvd_sparse.memories.contract import Accumulated, Addition, DoubleBuffer, Release
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -131,7 +131,7 @@ class MomentumFeedbackState(VelocityState):
 
     def prepare(
         self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Pass | Accumulated:
+    ) -> Addition | Accumulated:
         self._cross()
         if self._sends_parts and not self._sent_in.size:
             self._sent_in = np.full(self.residual.old.size, -1, self.residual.old.dtype)

@@ -10,7 +10,7 @@ from hvd_sparse.checks import check_number, check_truth, check_whole, is_number,
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
-from hvd_sparse.memories._directions import Moments, scaled
+from hvd_sparse.memories._directions import OptimizerMoments, scaled
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -153,7 +153,7 @@ class MuonCorrectionState(AdamCorrectionState):
         self._need("square")
         return super()._finished(reduced, parameter, kernels)
 
-    def _adopt(self, moments: Moments) -> None:
+    def _adopt(self, moments: OptimizerMoments) -> None:
         if not self._is_matrix:
             self._need("square")
             super()._adopt(moments)
@@ -161,11 +161,11 @@ class MuonCorrectionState(AdamCorrectionState):
         self.begun = self.step - moments.steps
         self.mean.old[:] = moments.arrays.get("momentum", 0)
 
-    def _moments(self, steps: int, ranks: int) -> Moments:
+    def _moments(self, steps: int, ranks: int) -> OptimizerMoments:
         if not self._is_matrix:
             self._need("square")
             return super()._moments(steps, ranks)
-        return Moments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
+        return OptimizerMoments({"momentum": self.mean.old.copy()}, steps - self.begun, ranks)
 
     def load(self, arrays: dict[str, np.ndarray]) -> None:
         self._is_matrix = not arrays["square"].size and len(self._shape) > 1

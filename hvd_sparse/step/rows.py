@@ -16,7 +16,7 @@ from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Taking
 from hvd_sparse.kernels.optimizers import operands
 from hvd_sparse.kernels.rows import PLAIN, SENT, address, sent_row
-from hvd_sparse.memories.contract import Accumulated, MemoryState, Pass, Release
+from hvd_sparse.memories.contract import Accumulated, Addition, MemoryState, Release
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -42,7 +42,7 @@ class OutgoingRows:
         is_left = is_bounded or pipeline.looks_first
         self._most_in_row = 0 if is_left else pipeline.kernels.most_in_row
         self._pipeline = pipeline
-        self._tickets: list[tuple[TensorStep, Pass]] = []
+        self._tickets: list[tuple[TensorStep, Addition]] = []
         self._rows: list[bytes] = []
         self._releases: list[Release] = []  # kept alive, because rows have addresses only
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
@@ -68,7 +68,7 @@ class OutgoingRows:
             return
         kernels, world_size = self._pipeline.kernels, self._pipeline.world_size
         given = state.memory.prepare(ticket.fetch(), kernels, world_size, aim)
-        if not isinstance(given, Pass):
+        if not isinstance(given, Addition):
             ticket.accumulated = given
             return
         if given.aim is None:
@@ -126,7 +126,7 @@ class OutgoingRows:
     def _leave(
         self,
         ticket: TensorStep,
-        given: Pass,
+        given: Addition,
         row: np.void,
         indices: np.ndarray,
         values: np.ndarray,

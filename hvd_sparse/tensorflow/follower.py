@@ -22,7 +22,7 @@ import tensorflow as tf
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.memories._directions import DirectionState, Moments
+from hvd_sparse.memories._directions import DirectionState, OptimizerMoments
 from hvd_sparse.optimizer_memory import OF_MUON, Rates
 from hvd_sparse.step.step import Step
 from hvd_sparse.step.tensor_state import TensorState
@@ -342,7 +342,7 @@ class Follower:
         told["moments"] = self._given(self._step, position)
         return {**told, "weight_decay": self._memory.weight_decay}
 
-    def _given(self, step: Step, position: int) -> Moments | None:
+    def _given(self, step: Step, position: int) -> OptimizerMoments | None:
         """Return the moments that a program has written into the optimizer's variables since the
         memory last read them. Return None if the program has written none."""
         state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
@@ -379,7 +379,7 @@ class Follower:
         if "momentum" in arrays:
             arrays["momentum"] /= -rate
         self._offsets[position] = state.steps - told
-        return Moments(arrays, told, self._size_of_world())
+        return OptimizerMoments(arrays, told, self._size_of_world())
 
     def _resume(self, state: TensorState, position: int, told: int) -> None:
         """Continue a tensor from a state that was loaded into the compressor. Keep each rank's

@@ -10,7 +10,7 @@ from installed import is_installed
 
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels import reference
-from hvd_sparse.memories._directions import Moments
+from hvd_sparse.memories._directions import OptimizerMoments
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -61,7 +61,7 @@ def test_an_optimizer_of_sums_has_moments_of_sums(memory):
         for name in () if is_average else names:
             given[name] *= 4**2 if name == "square" else 4
         settings = {"momentum": MOMENTUM, "scale": 1.0} if memory == MUON["id"] else {}
-        state.tune(rate=1.0, moments=Moments(given, 5, 4), **settings)
+        state.tune(rate=1.0, moments=OptimizerMoments(given, 5, 4), **settings)
         back = state.moments(5, 4).arrays
         for name in names:
             np.testing.assert_allclose(back[name], given[name], rtol=1e-12)

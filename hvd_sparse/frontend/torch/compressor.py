@@ -26,7 +26,7 @@ from hvd_sparse.frontend.torch.arrays import (
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.kernels.engines import resolve_engine, resolve_engine_by_place
 from hvd_sparse.kernels.torch.vector import can_stop
-from hvd_sparse.memories._directions import DirectionState, Moments
+from hvd_sparse.memories._directions import DirectionState, OptimizerMoments
 from hvd_sparse.optimizer_memory import Rates, judge
 from hvd_sparse.plan.measuring import HidingPolicy
 from hvd_sparse.plan.policy import Policy, waiting
@@ -213,7 +213,7 @@ class ParameterCompressor(Compressor):
         given = self._follower.moments_of(parameter, own)
         if given is not None and not (given[1] == 0 < own and self._has(position, state, given[0])):
             arrays = {name: flatten(moment, spec) for name, moment in given[0].items()}
-            moments = Moments(arrays, given[1], self._size_of_world())
+            moments = OptimizerMoments(arrays, given[1], self._size_of_world())
             return {**settings, "moments": moments}
         return settings
 
@@ -232,7 +232,7 @@ class ParameterCompressor(Compressor):
         kept = {name: arrays[ours] for name, ours in MOMENTS.items() if ours in arrays}
         return {"step": torch.tensor(moments.steps, dtype=torch.float32), **kept}
 
-    def _as_tensors(self, position: int, moments: Moments) -> dict[str, torch.Tensor]:
+    def _as_tensors(self, position: int, moments: OptimizerMoments) -> dict[str, torch.Tensor]:
         parameter = self._parameters[position]
         return {
             name: like(torch.from_numpy(moment).view(parameter.shape), parameter)
