@@ -14,7 +14,14 @@ import numpy as np
 from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
-from hvd_sparse.memories.contract import Accumulated, Addition, DoubleBuffer, Memory, ResidualState
+from hvd_sparse.memories.contract import (
+    Accumulated,
+    Addition,
+    DoubleBuffer,
+    Memory,
+    Prepared,
+    ResidualState,
+)
 from hvd_sparse.types import Selection, TensorSpec
 
 
@@ -175,12 +182,12 @@ class DirectionState(ResidualState):
         """Return a buffer of length 0, for a vector that is allocated when it is first needed."""
         return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
 
-    def _clipped(self, gradient: np.ndarray, world_size: int, out: np.ndarray | None) -> np.ndarray:
+    def _clipped(self, gradient: np.ndarray, out: np.ndarray | None) -> np.ndarray:
         """Return the gradient, or a copy that is rescaled if the gradient's norm exceeds a limit.
         If the gradients of N ranks are independent and have this limit as norm, their average (or
         their sum, if Horovod sums) has about the norm ``clip_norm``. The copy is written to ``out``
         if given, which is several times as fast as new memory."""
-        clip_norm, root = self._options.clip_norm, math.sqrt(world_size)
+        clip_norm, root = self._options.clip_norm, math.sqrt(self.world_size)
         if clip_norm is None:
             return gradient
         limit = clip_norm * root if self.is_average else clip_norm / root
@@ -213,16 +220,14 @@ class DirectionState(ResidualState):
         vector itself is added."""
         raise NotImplementedError
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         v, self._is_held = self.residual, self.rate == 0
         aim = None if self._is_held else aim
         # A clipped gradient may be in ``v.new``: the pass reads each entry before it overwrites it.
         out = v.new if aim is not None and v.can_roll_back else None
         gradient = scaled(gradient, -1) if self._is_climbing else gradient
-        gradient = self._clipped(gradient, world_size, out)
-        gradient, direction = self._direct(gradient, kernels, world_size)
+        gradient = self._clipped(gradient, out)
+        gradient, direction = self._direct(gradient, kernels, self.world_size)
         if aim is not None:
             return Addition(gradient, v.old, v.new, aim, direction)
         gradient = directed(gradient, direction, kernels)

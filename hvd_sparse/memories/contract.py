@@ -4,7 +4,7 @@ memory has one state for each tensor; a ``ResidualState`` has a residual."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Union
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -61,6 +61,9 @@ class Addition(NamedTuple):
         return Accumulated(out, None, taking)
 
 
+Prepared = Union[Addition, Accumulated]
+
+
 class Release(NamedTuple):
     """How much of each selected entry is sent; the rest stays in the residual.
 
@@ -90,13 +93,14 @@ class MemoryState:
     """Base class of the states of one tensor. This class itself keeps nothing.
 
     A step writes a new version of the state. Then ``commit`` keeps this version, or ``roll_back``
-    drops it. The caller sets ``step``, ``is_average`` and ``density`` before each step. In memories
-    with ``Memory.finishes``, the method ``tune`` sets ``settings``, and the options that determine
-    ``gain``.
+    drops it. The caller sets ``step``, ``world_size``, ``is_average`` and ``density`` before each
+    step. In memories with ``Memory.finishes``, the method ``tune`` sets ``settings``, and the
+    options that determine ``gain``.
 
     Attributes
     ----------
     step : number of the tensor's completed steps, which seeds random numbers
+    world_size : number of ranks whose gradients are summed
     is_average : the ranks' gradients are averaged, not summed
     density : density of the step: 1 if it runs dense, None if the method has no density
     gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense
@@ -105,32 +109,30 @@ class MemoryState:
     """
 
     step = 0
+    world_size = 1
     is_average = True
     density: float | None = None
     gain = 1.0
     settings = ""
     reads_parameter = False
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
-        """Return the addition of this step's gradient to the residual, for the caller to run. If the
-        memory adds nothing to a residual in this step, return the result itself.
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
+        """Return the addition of this step's gradient to the residual, for the caller to run. If
+        the memory adds nothing to a residual, return the accumulated vector itself.
 
         Parameters
         ----------
         gradient : float32 or float64 [numel], read-only
-        world_size : number of ranks over which the gradient will be summed
         aim : if given, the same pass lists the entries that reach the aim's threshold, and writes 0
             in their places in the vector. If they are more than the aim's capacity, it does neither
         """
         raise NotImplementedError
 
     def compensate(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
+        self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None
     ) -> Accumulated:
         """Call ``prepare``, run the addition, and return the accumulated vector."""
-        prepared = self.prepare(gradient, kernels, world_size, aim)
+        prepared = self.prepare(gradient, kernels, aim)
         return prepared.run(kernels) if isinstance(prepared, Addition) else prepared
 
     def tune(self, *args: Value, **settings: Value) -> None:
@@ -269,9 +271,7 @@ class ResidualState(MemoryState):
         self.residual = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
         self._sent = self._nothing = Selection.empty(spec.numel, spec.accumulator)
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         return Addition(gradient, self.residual.old, self.residual.new, aim)
 
     def update(

@@ -8,11 +8,11 @@ from hvd_sparse.checks import check_choice, option
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.memories.contract import (
-    Accumulated,
     Addition,
     DoubleBuffer,
     Memory,
     MemoryState,
+    Prepared,
     ResidualState,
 )
 from hvd_sparse.registry import MEMORIES
@@ -89,9 +89,7 @@ class Residual16State(ResidualState):
         self.residual = DoubleBuffer(spec.numel, STORED[kind], rollback=rollback)
         self._wide = np.empty(0, np.float32)
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         self._wide = widen(self.residual.old)
         return Addition(gradient, self._wide, self._wide, aim)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, option
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Addition, Memory, ResidualState
+from hvd_sparse.memories.contract import Memory, Prepared, ResidualState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -54,11 +54,9 @@ class LowPassState(ResidualState):
         super().__init__(spec, rollback=True)  # the filter reads the old residual
         self._beta = self.residual.old.dtype.type(beta)
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         # No aim, because the filter needs the accumulated vector with all its entries.
-        return super().prepare(gradient, kernels, world_size)
+        return super().prepare(gradient, kernels)
 
     def update(
         self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Addition, Memory
+from hvd_sparse.kernels.contract import Kernels
+from hvd_sparse.memories.contract import Memory
 from hvd_sparse.memories.none import NoMemoryState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -40,14 +40,6 @@ class MajorityVote(Memory):
 
 
 class MajorityVoteState(NoMemoryState):
-    _world_size = 1
-
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
-        self._world_size = world_size
-        return super().prepare(gradient, kernels, world_size, aim)
-
     def finish(
         self, reduced: np.ndarray, parameter: np.ndarray, is_compressed: bool, kernels: Kernels
     ) -> np.ndarray:
@@ -56,6 +48,6 @@ class MajorityVoteState(NoMemoryState):
         signs: np.ndarray = np.sign(reduced)
         if is_compressed:
             # In an average, votes of 1 / world_size are rounded, so less than half a vote is a tie.
-            half = 0.5 / self._world_size if self.is_average else 0.5
+            half = 0.5 / self.world_size if self.is_average else 0.5
             signs[np.abs(reduced) < half] = 0
         return signs

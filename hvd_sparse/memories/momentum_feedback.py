@@ -11,7 +11,7 @@ from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
-from hvd_sparse.memories.contract import Accumulated, Addition, DoubleBuffer, Release
+from hvd_sparse.memories.contract import DoubleBuffer, Prepared, Release
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
 
@@ -129,13 +129,11 @@ class MomentumFeedbackState(VelocityState):
         momentum = self._options.momentum
         return momentum * momentum if self._options.nesterov else momentum
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Addition | Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         self._cross()
         if self._sends_parts and not self._sent_in.size:
             self._sent_in = np.full(self.residual.old.size, -1, self.residual.old.dtype)
-        return super().prepare(gradient, kernels, world_size, aim)
+        return super().prepare(gradient, kernels, aim)
 
     def _cross(self) -> None:
         """Before the first dense step, move v to u, and before the next sparse one u to v, so that

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState
+from hvd_sparse.memories.contract import Accumulated, Memory, MemoryState, Prepared
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -33,9 +33,7 @@ class NoMemory(Memory):
 class NoMemoryState(MemoryState):
     _gradient: np.ndarray
 
-    def prepare(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int = 1, aim: Aim | None = None
-    ) -> Accumulated:
+    def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         self._gradient = gradient
         return Accumulated(gradient, kernels.moments(gradient))
 

@@ -129,7 +129,7 @@ class Pipeline:
         state = ticket.state
         aim = ticket.parts.selector.aim(state.spec.numel, *state.start)
         ticket.gradient = gradient
-        ticket.accumulated = state.memory.compensate(gradient, self.kernels, self.world_size, aim)
+        ticket.accumulated = state.memory.compensate(gradient, self.kernels, aim)
 
     def accumulate_for_group(self, ticket: TensorStep, gradient: np.ndarray) -> None:
         """Add a gradient to the tensor's residual, for a tensor that shares one selection with its
@@ -189,9 +189,9 @@ class Pipeline:
         memory = state.memory
         if self.looks_first and not self.kernels.moments(gradient).is_finite:
             raise _not_finite(gradient, state.spec)
-        memory.step = state.steps
+        memory.step, memory.world_size = state.steps, self.world_size
         if accumulated is None:
-            accumulated = memory.compensate(gradient, self.kernels, self.world_size, aim)
+            accumulated = memory.compensate(gradient, self.kernels, aim)
         taking, moments = accumulated.taking, accumulated.moments
         is_finite = moments is None or moments.is_finite
         if not is_finite or (taking is not None and taking.nonfinite):

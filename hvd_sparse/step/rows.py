@@ -66,8 +66,8 @@ class OutgoingRows:
         # The threshold must be a normal number: some threads flush subnormal ones to zero.
         if band is None or aim is None or (not parts.is_exact and aim.threshold < SMALLEST):
             return
-        kernels, world_size = self._pipeline.kernels, self._pipeline.world_size
-        given = state.memory.prepare(ticket.fetch(), kernels, world_size, aim)
+        kernels = self._pipeline.kernels
+        given = state.memory.prepare(ticket.fetch(), kernels, aim)
         if not isinstance(given, Addition):
             ticket.accumulated = given
             return

@@ -256,7 +256,7 @@ class Step(Receiver):
     def _prepare(self, position: int, state: TensorState, density: float | None) -> None:
         memory = state.memory
         memory.step, memory.is_average = state.steps, self.reduction == "average"
-        memory.density = density
+        memory.density, memory.world_size = density, self.world_size
         if self.settings_of is not None and self.finishes:
             settings = self.settings_of(position)
             if settings is not state.settings:

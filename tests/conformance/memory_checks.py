@@ -21,8 +21,9 @@ def residual_of(state):
 
 def make_step(state, gradient, nth=4, ranks=1):
     """Send every ``nth`` entry; return the accumulated vector and what was sent."""
+    state.world_size = ranks
     with untouched(gradient):
-        accumulated = state.compensate(gradient, reference, ranks).vector.copy()
+        accumulated = state.compensate(gradient, reference).vector.copy()
     selection = every_nth(accumulated, nth)
     state.update(selection, True, reference)
     return accumulated, selection

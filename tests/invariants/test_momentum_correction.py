@@ -136,8 +136,9 @@ def test_norms_are_right_whose_squares_leave_float32(scale):
 def test_a_gradient_that_is_short_enough_is_not_clipped():
     memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
     given = 1e-3 * draw("normal", NUMEL, "float64")
-    accumulated = memory.create(SPEC, rollback=True).compensate(given, reference, 4)
-    assert accumulated.vector.tolist() == given.tolist()
+    state = memory.create(SPEC, rollback=True)
+    state.world_size = 4
+    assert state.compensate(given, reference).vector.tolist() == given.tolist()
 
 
 @pytest.mark.parametrize("rollback", [True, False])
@@ -152,7 +153,7 @@ def test_a_clipped_gradient_counts_as_a_shorter_one_in_a_pass_that_takes(memory,
         kept, aim = given.copy(), Aim(0.1, NUMEL)
         factor = 1.0 / np.sqrt(np.dot(given, given))
         found = [
-            state.compensate(gradient, reference, 1, aim).taking.taken
+            state.compensate(gradient, reference, aim).taking.taken
             for state, gradient in ((clipped, given), (plain, given * factor))
         ]
         assert given.tobytes() == kept.tobytes()
@@ -173,7 +174,7 @@ def test_clipping_a_gradient_with_inf_gives_no_warning_and_hides_nothing(rollbac
     given = draw("normal", NUMEL, "float64")
     given[3] = np.inf
     assert not state.compensate(given, reference).moments.is_finite
-    assert state.compensate(given, reference, 1, Aim(0.1, NUMEL)).taking.nonfinite
+    assert state.compensate(given, reference, Aim(0.1, NUMEL)).taking.nonfinite
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
