@@ -170,7 +170,7 @@ class _Plan:
         for message in messages:
             entries = self._member.decode(message.frame(position), total.size, self._kernels)
             with np.errstate(over="ignore"):  # checked below
-                self._kernels.scatter_add(total, entries.indices, entries.values)
+                total[entries.indices] += entries.values
         if not is_finite(total):
             return None
         if self.is_exact_step:

@@ -1,4 +1,4 @@
-"""Vectors on the host or a device: aligned allocation, elementwise maximum, and finiteness."""
+"""Vectors on the host or a device: aligned allocation, elementwise maximum, sums and finiteness."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ def write_maximum(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> None:
         np.maximum(x, y, out=out)
     else:
         out.write_maximum(x, y)
+
+
+def add_at(x: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
+    """Add values to the entries of x at the indices, which must be unique."""
+    if isinstance(x, np.ndarray):
+        x[indices] += values
+    else:
+        x.add_at(indices, values)
 
 
 def _aligned(create: Callable[..., np.ndarray], numel: int, dtype: np.dtype) -> np.ndarray:

@@ -288,10 +288,6 @@ class Kernels(Packers):
         threshold = float(np.abs(values).min()) if values.size else 0.0
         return Selection(taken.indices[kept], values, taken.numel), threshold
 
-    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        """Add ``values`` to the entries of ``out`` at ``indices``, which must be unique."""
-        out[indices] += values
-
     def orthogonalized(self, x: np.ndarray, step: NewtonSchulz) -> np.ndarray:
         """Return the matrices in x after the Newton-Schulz iteration (``NewtonSchulz``), in a new
         vector. Each matrix is first divided by its Frobenius norm + epsilon. A matrix with NaN or
@@ -312,7 +308,7 @@ class Kernels(Packers):
         and each value times the factor, too."""
         out[:] = 0
         for part in parts:
-            self.scatter_add(out, part.indices, part.values * out.dtype.type(factor))
+            out[part.indices] += part.values * out.dtype.type(factor)
 
     def assemble_together(self, sums: Sums, surplus: Surplus = ()) -> None:
         """Write the sums of a whole bucket. First put the entries of ``surplus``, which were taken

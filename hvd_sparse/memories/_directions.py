@@ -246,11 +246,9 @@ class DirectionState(ResidualState):
             zeros, kernels.moments(zeros) if moments.is_finite else moments, added=zeros
         )
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         if not self._is_held:
-            super().update(sent, is_exact, kernels, is_taken)
+            super().update(sent, is_exact, is_taken)
 
     def take_all(self) -> np.ndarray:
         new = self.residual.new

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from hvd_sparse.checks import Options
-from hvd_sparse.kernels.arrays import aligned_zeros
+from hvd_sparse.kernels.arrays import add_at, aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking, Zeros
 from hvd_sparse.kernels.optimizers import Direction
 from hvd_sparse.types import Selection, TensorSpec, Value
@@ -145,9 +145,7 @@ class MemoryState:
         after ``compensate``."""
         return None
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         """Keep the part of the accumulated vector that was not sent.
 
         Parameters
@@ -274,14 +272,12 @@ class ResidualState(MemoryState):
     def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         return Addition(gradient, self.residual.old, self.residual.new, aim)
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         # Nothing is left of exactly sent entries, so write +0.0, without reading or rounding.
         if is_exact and not is_taken:
             self.residual.new[sent.indices] = 0.0
         elif not is_taken:
-            kernels.scatter_add(self.residual.new, sent.indices, -sent.values)
+            add_at(self.residual.new, sent.indices, -sent.values)
         if not self.residual.can_roll_back:
             self._sent = sent
 

@@ -93,9 +93,7 @@ class Residual16State(ResidualState):
         self._wide = widen(self.residual.old)
         return Addition(gradient, self._wide, self._wide, aim)
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         if is_exact and not is_taken:
             self._wide[sent.indices] = 0.0
         elif not is_taken:

@@ -58,9 +58,7 @@ class LowPassState(ResidualState):
         # No aim, because the filter needs the accumulated vector with all its entries.
         return super().prepare(gradient, kernels)
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         new, old, beta = self.residual.new, self.residual.old, self._beta
         new[sent.indices] -= sent.values
         if beta != 1:

@@ -99,16 +99,14 @@ class MomentumCorrectionState(VelocityState):
         velocity = self.velocity.old.copy()
         return velocity + self.decay.old.copy() if self.decay.old.size else velocity
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         if self._is_held:
             return
         masks = self._options.masking and self.velocity in self._written
         if masks and not self.residual.can_roll_back:
             # There is no second buffer, so keep the masked entries, to undo the step.
             self._masked = self.velocity.new[sent.indices]
-        super().update(sent, is_exact, kernels, is_taken)
+        super().update(sent, is_exact, is_taken)
         if masks:
             # Otherwise old gradients would go on moving the entries that were just sent.
             self.velocity.new[sent.indices] = 0.0

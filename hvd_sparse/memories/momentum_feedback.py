@@ -178,10 +178,8 @@ class MomentumFeedbackState(VelocityState):
     def _sends_parts(self) -> bool:
         return self._options.momentum > 0 and self.density != 1.0
 
-    def update(
-        self, sent: Selection, is_exact: bool, kernels: Kernels, is_taken: bool = False
-    ) -> None:
-        super().update(sent, is_exact, kernels, is_taken)
+    def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
+        super().update(sent, is_exact, is_taken)
         if self._sent_in.size and not self._is_held:
             # A part that the codec rounds to 0 is not sent, so its entry gets older.
             self._just_sent = sent.indices if is_exact else sent.indices[sent.values != 0]

@@ -236,7 +236,7 @@ class Pipeline:
             observed = _observe(state, vector, sent, is_taken)
         elif state.departures is not None:
             state.departures.note(state.steps, sent.indices)
-        state.memory.update(sent, is_exact, self.kernels, is_taken=is_taken)
+        state.memory.update(sent, is_exact, is_taken)
         if began_s:
             spans.tell("encode", (state.spec.key,), began_s)
         return Outgoing(frame, entries=sent.indices.size, found=found, observed=observed)
@@ -260,7 +260,7 @@ class Pipeline:
         if arrival.left is not None:
             memory = ticket.state.memory
             is_exact = not ticket.parts.selector.changes_values and memory.release is None
-            memory.update(arrival.left, is_exact, self.kernels)
+            memory.update(arrival.left, is_exact)
         ticket.state.note_exchange(arrival.returned, arrival.memo)
 
 

@@ -153,6 +153,5 @@ class OutgoingRows:
         state.note(threshold, margin, state.spec.key)
         if state.departures is not None:
             state.departures.note(state.steps, sent.indices)
-        is_exact = ticket.parts.is_exact
-        state.memory.update(sent, is_exact, self._pipeline.kernels, is_taken=True)
+        state.memory.update(sent, ticket.parts.is_exact, is_taken=True)
         ticket.outgoing = Outgoing(frame, entries=sent.count, found=ONE_PASS)

@@ -134,7 +134,6 @@ def _questions(x, gradient, threshold, count, indices):
         "accumulate": lambda kernels: added(kernels, "accumulate"),
         "accumulate_and_take": lambda kernels: added(kernels, "accumulate_and_take", aim),
         "trim": trimmed,
-        "scatter_add": lambda kernels: written(kernels, "scatter_add", indices, x),
         "assemble": lambda kernels: written(kernels, "assemble", parts, 1 / (1 + count % 3)),
     }
 

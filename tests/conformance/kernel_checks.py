@@ -148,16 +148,6 @@ def check_threshold_is_rounded(kernels):
         assert kernels.take_at_least(x, threshold).indices.tolist() == [0, 1]
 
 
-def check_scattered(kernels, x):
-    at = np.arange(1, x.size, 2, dtype=np.uint32)
-    values, out, expected = x[::-1][: at.size].copy(), x.copy(), x.copy()
-    for i, value in zip(at.tolist(), values):
-        expected[i] = expected[i] + value
-    with untouched(at, values):
-        kernels.scatter_add(out, at, values)
-    assert bits(out) == bits(expected)
-
-
 def check_assemble(kernels, x):
     """Check sums of 0 to 3 overlapping lists, in their order, which replace the previous content.
 
@@ -177,4 +167,4 @@ def check_assemble(kernels, x):
         assert bits(out) == bits(expected)
 
 
-PER_VECTOR = (check_assemble, check_moments, check_reaching, check_take_largest, check_scattered)
+PER_VECTOR = (check_assemble, check_moments, check_reaching, check_take_largest)

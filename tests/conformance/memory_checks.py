@@ -25,7 +25,7 @@ def make_step(state, gradient, nth=4, ranks=1):
     with untouched(gradient):
         accumulated = state.compensate(gradient, reference).vector.copy()
     selection = every_nth(accumulated, nth)
-    state.update(selection, True, reference)
+    state.update(selection, True)
     return accumulated, selection
 
 
@@ -78,7 +78,7 @@ def check_rests(memory):
             assert not state.take_all().any(), "a step without a rate sends something"
         else:
             at = np.arange(0, 300, 3, dtype=np.uint32)
-            state.update(Selection(at, resting[at], 300), True, reference)
+            state.update(Selection(at, resting[at], 300), True)
         state.commit()
         assert residual_of(state).tobytes() == before.tobytes(), (
             "a step without a rate lost something"
@@ -126,7 +126,7 @@ def check_rounding_stays(memory):
     accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
     chosen = every_nth(accumulated, 3)
     halves = Selection(chosen.indices, chosen.values.astype(np.float16).astype(np.float32), numel)
-    state.update(halves, False, reference)
+    state.update(halves, False)
     state.commit()
     decoded = np.zeros(numel, np.float32)
     decoded[halves.indices] = halves.values
@@ -156,7 +156,7 @@ def check_mass_is_kept_without_roll_back(memory, *, dense):
     if dense:
         state.take_all()
     else:
-        state.update(every_nth(accumulated, 4), True, reference)
+        state.update(every_nth(accumulated, 4), True)
     state.roll_back()
     once = residual_of(state).tobytes()
     assert once in (before, accumulated.tobytes()), "a failed step lost or doubled entries"

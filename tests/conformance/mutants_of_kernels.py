@@ -101,12 +101,11 @@ FAULTS = {
         ),
         "trim: largest value for the smallest": text(".min()", ".max()"),
     },
-    "scatter_add": {"scatter overwrites": text("+=", "=")},
     "assemble": {
         "assemble adds to what was there": text("out[:] = 0", "pass"),
         "assemble multiplies the sum": text(
-            "part.values * out.dtype.type(factor))",
-            "part.values)\n    np.multiply(out, out.dtype.type(factor), out=out)",
+            "part.values * out.dtype.type(factor)",
+            "part.values\n    np.multiply(out, out.dtype.type(factor), out=out)",
         ),
         "assemble in another order": text("in parts:", "in reversed(parts):"),
     },

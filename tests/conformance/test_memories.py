@@ -75,7 +75,7 @@ def test_what_a_memory_says_it_added_tells_the_accumulated_from_the_residual(cas
         residual = state.arrays()["residual"].copy()
         accumulated = state.compensate(draw("normal", 300, seed=seed), reference)
         assert (residual + accumulated.added).tobytes() == accumulated.vector.tobytes()
-        state.update(memory_checks.every_nth(accumulated.vector, 4), True, reference)
+        state.update(memory_checks.every_nth(accumulated.vector, 4), True)
         state.commit()
 
 

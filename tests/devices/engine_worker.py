@@ -55,7 +55,6 @@ def calls(numel):
         "directed": (gradient, adam),
         "orthogonalized": (x, NewtonSchulz((numel // 10, 10))),
         "assemble": (out, [chosen, chosen]),
-        "scatter_add": (out, some, x[some]),
     }
 
 

@@ -12,7 +12,6 @@ WAITS = {
     "directed": 0,
     "orthogonalized": 0,
     "assemble": 0,
-    "scatter_add": 0,
     "trim": 0,
     "begin": 0,
     "assemble_together": 0,

@@ -34,7 +34,7 @@ def everything(x):
 def sent_sparse(state, given, parameter):
     accumulated = state.compensate(given, reference).vector
     selection = everything(accumulated)
-    state.update(selection, True, reference)
+    state.update(selection, True)
     return state.finish(selection.values, parameter, True, reference)
 
 
@@ -160,7 +160,7 @@ def test_a_clipped_gradient_counts_as_a_shorter_one_in_a_pass_that_takes(memory,
         assert np.array_equal(found[0].indices, found[1].indices) and found[0].count
         np.testing.assert_allclose(found[0].values, found[1].values, rtol=1e-12)
         for state, taken in zip((clipped, plain), found):
-            state.update(taken, True, reference, is_taken=True)
+            state.update(taken, True, is_taken=True)
             state.commit()
         np.testing.assert_allclose(
             clipped.arrays()["residual"], plain.arrays()["residual"], rtol=1e-12, atol=1e-15

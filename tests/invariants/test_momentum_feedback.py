@@ -49,7 +49,7 @@ def send(state, selected):
     """As the pipeline does."""
     release = state.release
     sent = selected if release is None else release.of(selected)
-    state.update(sent, release is None, reference)
+    state.update(sent, release is None)
     return sent
 
 

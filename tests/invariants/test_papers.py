@@ -34,7 +34,7 @@ def test_the_worked_example_of_adacomp():
     )
     assert selection.indices.tolist() == [0, 1, 6]
     assert selection.values.tolist() == pytest.approx([0.55, -0.55, -0.55])
-    state.update(selection, False, reference)
+    state.update(selection, False)
     state.commit()
     left = state.arrays()["residual"].tolist()
     assert left == pytest.approx([0.07, -0.15, 0.05, -0.02, 0.15, -0.1, 0.15, 0.02])

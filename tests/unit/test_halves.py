@@ -111,7 +111,7 @@ def test_small_gradients_are_not_swallowed_by_a_large_residual(kind):
     state.load({"residual": np.ones(400, np.float32)})
     for state.step in range(4096):
         state.compensate(np.full(400, 2.0**-13, np.float32), reference)
-        state.update(nothing, True, reference)
+        state.update(nothing, True)
         state.commit()
     residual = state.arrays()["residual"]
     assert residual.mean() == pytest.approx(1.5, abs=0.02)

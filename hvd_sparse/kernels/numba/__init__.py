@@ -172,11 +172,6 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         ends = np.array(list(accumulate(part.indices.size for part in parts)), np.intp)
         lists.assemble(out, indices, values, ends, float(factor))
 
-    def scatter_add(self, out: np.ndarray, indices: np.ndarray, values: np.ndarray) -> None:
-        lists.scatter_add(
-            out, np.require(indices, requirements="A"), np.require(values, requirements="A")
-        )
-
     def _totals(self, numel: int, work: Callable[[int, int, np.ndarray], None]) -> Moments:
         def part(start: int, stop: int) -> np.ndarray:
             totals = np.zeros(3)

@@ -141,12 +141,6 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
     return found, threshold
 
 
-@compiled(signatures("Ojx", types.void))
-def scatter_add(out, indices, values):  # type: ignore[no-untyped-def]
-    for i in range(indices.size):
-        out[indices[i]] += values[i]
-
-
 def _emit_copy(call: Call) -> None:
     """Copy source[:count] to out[start : start + count] without reading the cache lines of ``out``.
     ``count`` is a multiple of the SIMD vector's length, and out[start] is aligned to 64 bytes."""

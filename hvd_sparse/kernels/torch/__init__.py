@@ -206,11 +206,6 @@ class TorchKernels(Kernels):
         ):
             result[places] = result[places] + entries
 
-    def scatter_add(self, out: Vector, indices: np.ndarray, values: np.ndarray) -> None:
-        result = tensor_of(out)
-        places = upload_indices(indices, result.device)
-        result[places] = result[places] + upload(values, result.device)
-
 
 class KernelsByPlace:
     """Kernels of two engines: calls with a vector on a device go to ``device``, others to

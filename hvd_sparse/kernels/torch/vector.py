@@ -76,6 +76,10 @@ class DeviceVector:
     def write_maximum(self, x: DeviceVector, y: DeviceVector) -> None:
         torch.maximum(x.tensor, y.tensor, out=self.tensor)
 
+    def add_at(self, indices: np.ndarray, values: np.ndarray) -> None:
+        places = upload_indices(indices, self.tensor.device)
+        self.tensor[places] = self.tensor[places] + upload(values, self.tensor.device)
+
     def copy(self) -> np.ndarray:
         return fetch(self.tensor.clone())
 
