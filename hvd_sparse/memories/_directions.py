@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Union
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from hvd_sparse.memories.contract import (
     ResidualState,
 )
 from hvd_sparse.types import Selection, TensorSpec
+
+Directed = tuple[np.ndarray, Union[Direction, None]]
+"""A vector derived from the gradient, and the formula (``Direction``) by which a kernel computes
+from it what is added to the residual. If the formula is None, the vector itself is added."""
 
 
 class DirectionMemory(Memory):
@@ -195,10 +199,10 @@ class DirectionState(ResidualState):
         with np.errstate(invalid="ignore"):  # Inf becomes NaN, which the pass counts
             return gradient if norm <= limit else scaled(gradient, limit / norm, out)
 
-    def _decay(self, world_size: int) -> Decay | None:
+    def _decay(self) -> Decay | None:
         """Return the direction gradient + weight_decay * parameter, for a kernel to compute, or
         None without weight decay. If Horovod sums over N ranks, each rank adds 1 / N of it."""
-        decay = self._options.weight_decay / (1 if self.is_average else world_size)
+        decay = self._options.weight_decay / (1 if self.is_average else self.world_size)
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
     def _need(self, name: str) -> None:
@@ -212,12 +216,7 @@ class DirectionState(ResidualState):
             made.move(self._zeros)
         return made
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> tuple[np.ndarray, Direction | None]:
-        """Return a vector derived from the gradient, and the formula (``Direction``) by which a
-        kernel computes from this vector what is added to the residual. If the formula is None, the
-        vector itself is added."""
+    def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
         raise NotImplementedError
 
     def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
@@ -227,7 +226,7 @@ class DirectionState(ResidualState):
         out = v.new if aim is not None and v.can_roll_back else None
         gradient = scaled(gradient, -1) if self._is_climbing else gradient
         gradient = self._clipped(gradient, out)
-        gradient, direction = self._direct(gradient, kernels, self.world_size)
+        gradient, direction = self._direct(gradient, kernels)
         if aim is not None:
             return Addition(gradient, v.old, v.new, aim, direction)
         gradient = directed(gradient, direction, kernels)
@@ -344,9 +343,7 @@ class VelocityState(DirectionState):
             return gradient
         return scaled(gradient, 1 - dampening)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> tuple[np.ndarray, Direction | None]:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
         gradient, u, momentum = self._damped(gradient), self.velocity, self._momentum
         if not (u.old.size and momentum):
             return gradient, None
@@ -354,5 +351,5 @@ class VelocityState(DirectionState):
         return gradient, Momentum(u.old, u.new, momentum, self._options.nesterov)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
-        result = directed(*self._direct(reduced, kernels, 1), kernels)
+        result = directed(*self._direct(reduced, kernels), kernels)
         return result.copy() if result is self.velocity.new else result

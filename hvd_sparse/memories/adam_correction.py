@@ -11,8 +11,9 @@ from hvd_sparse.checks import check_number, option
 from hvd_sparse.errors import NonFiniteGradient
 from hvd_sparse.kernels.arrays import write_maximum
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.optimizers import Adam, AdamStep, Direction
+from hvd_sparse.kernels.optimizers import Adam, AdamStep
 from hvd_sparse.memories._directions import (
+    Directed,
     DirectionMemory,
     DirectionState,
     OptimizerMoments,
@@ -111,15 +112,13 @@ class AdamCorrectionState(DirectionState):
         self.largest = self._nothing_made()
         self.begun = 0
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> tuple[np.ndarray, Direction | None]:
-        gradient = directed(gradient, self._decay(world_size), kernels)
+    def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
+        gradient = directed(gradient, self._decay(), kernels)
         if not self.residual.can_roll_back:
             self._check_square(gradient, kernels)
         # Updates do not grow with gradients, so if Horovod sums N updates, each is divided by N.
-        scale = 1.0 if self.is_average else 1 / world_size
-        return self._push(gradient, kernels, self._numbers(world_size, scale))
+        scale = 1.0 if self.is_average else 1 / self.world_size
+        return self._push(gradient, kernels, self._numbers(self.world_size, scale))
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
         options, step = self._options, self.step - self.begun + 1
@@ -168,9 +167,7 @@ class AdamCorrectionState(DirectionState):
                 squares[name] = square / ranks + least * (1 - 1 / ranks)
         return OptimizerMoments({"mean": mean, **squares}, own, ranks)
 
-    def _push(
-        self, gradient: np.ndarray, kernels: Kernels, step: AdamStep
-    ) -> tuple[np.ndarray, Direction | None]:
+    def _push(self, gradient: np.ndarray, kernels: Kernels, step: AdamStep) -> Directed:
         """Return a gradient, and the formula by which a kernel computes Adam's direction from it.
         With amsgrad, return the direction itself, and None in place of the formula. In this case
         the method updates m and s itself, because the direction needs the new largest s."""

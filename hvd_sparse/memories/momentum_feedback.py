@@ -9,8 +9,7 @@ import numpy as np
 
 from hvd_sparse.checks import check_number, check_truth, option
 from hvd_sparse.kernels.contract import Aim, Kernels
-from hvd_sparse.kernels.optimizers import Direction
-from hvd_sparse.memories._directions import MomentumMemory, VelocityState, directed
+from hvd_sparse.memories._directions import Directed, MomentumMemory, VelocityState, directed
 from hvd_sparse.memories.contract import DoubleBuffer, Prepared, Release
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import Selection, TensorSpec
@@ -190,13 +189,11 @@ class MomentumFeedbackState(VelocityState):
         u, v = self.velocity.old, self.residual.old
         return u.copy() if u.size else np.zeros(v.size, v.dtype)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> tuple[np.ndarray, Direction | None]:
-        decay = self._decay(world_size)
+    def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
+        decay = self._decay()
         if not (self.velocity.old.size and self._momentum) and self._damped(gradient) is gradient:
             return gradient, decay
-        return super()._direct(directed(gradient, decay, kernels), kernels, world_size)
+        return super()._direct(directed(gradient, decay, kernels), kernels)
 
     def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density = 1.0

@@ -9,8 +9,8 @@ import numpy as np
 from hvd_sparse.checks import check_number, check_truth, check_whole, is_number, option
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.kernels.contract import Kernels
-from hvd_sparse.kernels.optimizers import AdamStep, Direction, Momentum, NewtonSchulz, matrices_in
-from hvd_sparse.memories._directions import OptimizerMoments, scaled
+from hvd_sparse.kernels.optimizers import AdamStep, Momentum, NewtonSchulz, matrices_in
+from hvd_sparse.memories._directions import Directed, OptimizerMoments, scaled
 from hvd_sparse.memories.adam_correction import AdamCorrection, AdamCorrectionState
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -122,14 +122,12 @@ class MuonCorrectionState(AdamCorrectionState):
             self.square = self._nothing_made()
         super().tune(**settings)
 
-    def _direct(
-        self, gradient: np.ndarray, kernels: Kernels, world_size: int
-    ) -> tuple[np.ndarray, Direction | None]:
+    def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
         if not self._is_matrix:
             self._need("square")
-            return super()._direct(gradient, kernels, world_size)
+            return super()._direct(gradient, kernels)
         # Updates do not grow with gradients, so if Horovod sums N updates, each is divided by N.
-        share = 1.0 if self.is_average else 1 / world_size
+        share = 1.0 if self.is_average else 1 / self.world_size
         return self._orthogonalized(gradient, kernels, share), None
 
     def _numbers(self, ranks: int = 1, scale: float = 1.0, is_of_mean: bool = False) -> AdamStep:
