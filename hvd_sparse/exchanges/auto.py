@@ -47,9 +47,7 @@ class Auto(Exchange):
     varies_phases: ClassVar[bool] = True
     needs_host: ClassVar[str] = "may choose an exchange that reads the vector on the host"
 
-    def placement(
-        self, rank: int, world_size: int, nodes: tuple[int, ...] | None
-    ) -> Placement | None:
+    def placement(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> Placement:
         if self.ranks_per_node is None and nodes is not None:
             return Placement(rank, nodes)
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)

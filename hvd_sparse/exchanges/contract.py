@@ -71,13 +71,11 @@ class Exchange(Options):
         """Return whether ``rank`` selects from its own gradient at ``step``."""
         return True
 
-    def placement(
-        self, rank: int, world_size: int, nodes: tuple[int, ...] | None
-    ) -> Placement | None:
-        """Return the placement (the node of every rank) by which this exchange works, or None if it
-        does not use nodes. ``nodes`` has the node of every rank as the collectives report it; None
+    def placement(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> Placement:
+        """Return the placement (the node of every rank) by which this exchange works. Called only
+        if ``needs_nodes``. ``nodes`` has the node of every rank as the collectives report it; None
         if they do not."""
-        return None
+        raise NotImplementedError
 
     def is_dense_cheaper(
         self, density: float, entry_bytes: float, placement: Placement, value_bytes: int = 4

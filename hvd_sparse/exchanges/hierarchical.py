@@ -56,9 +56,7 @@ class Hierarchical(Exchange):
     needs_nodes: ClassVar[bool] = True
     needs_host: ClassVar[str] = "sums whole gradients before anything is selected"
 
-    def placement(
-        self, rank: int, world_size: int, nodes: tuple[int, ...] | None
-    ) -> Placement | None:
+    def placement(self, rank: int, world_size: int, nodes: tuple[int, ...] | None) -> Placement:
         if is_elastic():
             raise InvalidOption(
                 "exchange hierarchical divides residuals among the ranks of a node, and an elastic "

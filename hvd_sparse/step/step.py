@@ -135,8 +135,6 @@ class Step(Receiver):
         if not exchange.needs_nodes or collective.rank < 0:
             return
         placement = exchange.placement(collective.rank, collective.world_size, collective.nodes)
-        if placement is None:
-            return
         numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
         exchange = self.configuration.resolve_exchange(placement, numel, len(self.buckets))
         self.pipeline.use(exchange)
