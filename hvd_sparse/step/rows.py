@@ -112,7 +112,7 @@ class OutgoingRows:
                 table, first, head, frames, lists, body, dtype
             )
             if left < size:
-                self._leave(*self._tickets[left], table[left], indices, values)
+                self._leave(left, table[left], indices, values)
             first = left + 1
         words, done = lists.view(np.uint32), (table[name].tolist() for name in DONE)
         for (ticket, _), start, nbytes, count, threshold, margin in zip(self._tickets, *done):
@@ -123,14 +123,8 @@ class OutgoingRows:
                 sent = Selection(words[at // 4 : end // 4], values, ticket.state.spec.numel)
                 self._sent(ticket, frames[start : start + nbytes], sent, threshold, margin)
 
-    def _leave(
-        self,
-        ticket: TensorStep,
-        given: Addition,
-        row: np.void,
-        indices: np.ndarray,
-        values: np.ndarray,
-    ) -> None:
+    def _leave(self, number: int, row: np.void, indices: np.ndarray, values: np.ndarray) -> None:
+        ticket, given = self._tickets[number]
         taken, entries = int(row["taken"]), None
         if taken >= 0:
             numel = ticket.state.spec.numel
