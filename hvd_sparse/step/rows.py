@@ -116,12 +116,19 @@ class OutgoingRows:
             first = left + 1
         words, done = lists.view(np.uint32), (table[name].tolist() for name in DONE)
         for (ticket, _), start, nbytes, count, threshold, margin in zip(self._tickets, *done):
-            if count >= 0:
-                at = start + HEADER_BYTES
-                end = at + 4 * count
-                values = lists[end : end + count * dtype.itemsize].view(dtype)
-                sent = Selection(words[at // 4 : end // 4], values, ticket.state.spec.numel)
-                self._sent(ticket, frames[start : start + nbytes], sent, threshold, margin)
+            if count < 0:
+                continue
+            state, at = ticket.state, start + HEADER_BYTES
+            end = at + 4 * count
+            values = lists[end : end + count * dtype.itemsize].view(dtype)
+            sent = Selection(words[at // 4 : end // 4], values, state.spec.numel)
+            # As ``Pipeline.send_found`` does for other tensors; the margin is the selector's memo.
+            state.note(threshold, margin, state.spec.key)
+            if state.departures is not None:
+                state.departures.note(state.steps, sent.indices)
+            state.memory.update(sent, ticket.parts.is_exact, is_taken=True)
+            frame, ticket.gradient = frames[start : start + nbytes], None
+            ticket.outgoing = Outgoing(frame, entries=count, found=ONE_PASS)
 
     def _leave(self, number: int, row: np.void, indices: np.ndarray, values: np.ndarray) -> None:
         ticket, given = self._tickets[number]
@@ -131,21 +138,3 @@ class OutgoingRows:
             entries = Selection(indices[:taken].copy(), values[:taken].copy(), numel)
         taking = Taking(int(row["nonfinite"]), entries)
         ticket.accumulated = Accumulated(given.out, None, taking)
-
-    def _sent(
-        self,
-        ticket: TensorStep,
-        frame: np.ndarray,
-        sent: Selection,
-        threshold: float,
-        margin: float,
-    ) -> None:
-        """Store a tensor's frame (encoded selection) in its ticket. Pass the threshold and the
-        margin (``selectors._aim``) to the tensor's state, for its next step, and the sent entries
-        to its memory. ``Pipeline.send_found`` does this for other tensors."""
-        state, ticket.gradient = ticket.state, None
-        state.note(threshold, margin, state.spec.key)
-        if state.departures is not None:
-            state.departures.note(state.steps, sent.indices)
-        state.memory.update(sent, ticket.parts.is_exact, is_taken=True)
-        ticket.outgoing = Outgoing(frame, entries=sent.count, found=ONE_PASS)
