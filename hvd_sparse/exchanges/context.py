@@ -55,7 +55,7 @@ class Outgoing:
         entries
     surplus : on an accelerator, a tuple of the accumulated vector and the entries that were taken
         out of it but not selected. When the bucket's sums are written, these entries are put back
-        into the vector, and the field becomes None
+        into the vector
     """
 
     frame: np.ndarray | None = None

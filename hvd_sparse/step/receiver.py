@@ -5,7 +5,7 @@ gradient."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -177,33 +177,22 @@ class Receiver:
         on the host."""
         pipeline, places = self.pipeline, []
         sums: list[Sum] = []
+        surplus: list[tuple[np.ndarray, Selection]] = []
         for position, ticket in bucket.sending.items():
-            arrival, state = bucket.arrivals.get(position), ticket.state
-            if arrival is None or not arrival.is_finite or ticket.outgoing is None:
+            arrival, sent = bucket.arrivals.get(position), ticket.outgoing
+            if arrival is None or not arrival.is_finite or sent is None:
                 continue
+            # Not if the step was rolled back, because the next step uses its vector again.
+            if sent.surplus is not None and self.transactions.is_current(position, ticket.run):
+                surplus.append(sent.surplus)
+            state = ticket.state
             out = self._place(ticket) if ticket.out is None else ticket.out
             own = factor * state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
                 places.append(position)
                 sums.append((state.spec, ticket.parts.codec, arrival.parts, out, own))
-        surplus = self._surplus(bucket.sending.values())
         bounds = _write_sums(sums, surplus, pipeline.kernels)
         return {position: most for position, most in zip(places, bounds) if most is not None}
-
-    def _surplus(self, tickets: Iterable[TensorStep]) -> Surplus:
-        """Return the surplus of the given tensors: entries that were taken out of the accumulated
-        vector as candidates, but not selected, and must be added back to it. Each surplus is
-        returned once, so a second call returns nothing. The surplus of failed steps is not
-        returned, because their vectors are discarded."""
-        found = []
-        for ticket in tickets:
-            sent = ticket.outgoing
-            if sent is None or sent.surplus is None:
-                continue
-            surplus, sent.surplus = sent.surplus, None
-            if self.transactions.is_current(ticket.position, ticket.run):
-                found.append(surplus)
-        return found
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
