@@ -5,7 +5,7 @@ gradient."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -175,8 +175,7 @@ class Receiver:
         bucket's first carrier. Three kinds of sums are left to ``_sum``: those whose own carrier
         has another factor, those that may overflow, and, while spans are recorded, those of tensors
         on the host."""
-        pipeline, places = self.pipeline, []
-        sums: list[Sum] = []
+        pipeline, sums = self.pipeline, dict[int, Sum]()
         surplus: list[tuple[np.ndarray, Selection]] = []
         for position, ticket in bucket.sending.items():
             arrival, sent = bucket.arrivals.get(position), ticket.outgoing
@@ -189,10 +188,8 @@ class Receiver:
             out = self._place(ticket) if ticket.out is None else ticket.out
             own = factor * state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
-                places.append(position)
-                sums.append((state.spec, ticket.parts.codec, arrival.parts, out, own))
-        bounds = _write_sums(sums, surplus, pipeline.kernels)
-        return {position: most for position, most in zip(places, bounds) if most is not None}
+                sums[position] = state.spec, ticket.parts.codec, arrival.parts, out, own
+        return _write_sums(sums, surplus, pipeline.kernels)
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
@@ -295,13 +292,14 @@ def write_sum(given: Sum, kernels: Kernels) -> float:
     return most
 
 
-def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list[float | None]:
-    """Write a bucket's sums. In the same call, add the entries in ``surplus`` back to the vectors
-    from which they were taken. Return an upper bound of each sum's magnitudes, or None for a sum
-    that is not written, because a frame is corrupt or the sum may overflow."""
+def _write_sums(sums: Mapping[int, Sum], surplus: Surplus, kernels: Kernels) -> dict[int, float]:
+    """Write a bucket's sums, which are given by the tensors' positions. In the same call, add the
+    entries in ``surplus`` back to the vectors from which they were taken. Return upper bounds of
+    the magnitudes in those sums that are written. A sum is not written if a frame is corrupt or the
+    sum may overflow."""
     bounds, given = _write_rows(sums, kernels), []
-    for place, each in enumerate(sums):
-        if bounds[place] is not None:
+    for position, each in sums.items():
+        if position in bounds:
             continue
         try:
             arrived, most = _gather(each, kernels)
@@ -309,23 +307,22 @@ def _write_sums(sums: Sequence[Sum], surplus: Surplus, kernels: Kernels) -> list
             continue
         if most < math.inf:
             *_others, out, factor = each
-            bounds[place] = most
+            bounds[position] = most
             given.append((out, arrived, factor))
     if given or surplus:
         kernels.assemble_together(given, surplus)
     return bounds
 
 
-def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
+def _write_rows(sums: Mapping[int, Sum], kernels: Kernels) -> dict[int, float]:
     """Write those sums that compiled code supports and that have the codec and the dtype of the
-    first such sum. Return an upper bound of each sum's magnitudes, or None for a sum that is not
-    written."""
-    bounds: list[float | None] = [None] * len(sums)
-    places: list[int] = []
+    first such sum. Return upper bounds of their magnitudes."""
+    bounds: dict[int, float] = {}
+    written: list[int] = []
     rows: list[bytes] = []
     frames: list[bytes] = []
     common: tuple[Codec, np.dtype] | None = None
-    for place, (_, codec, parts, out, factor) in enumerate(sums) if kernels.most_in_row else ():
+    for position, (_, codec, parts, out, factor) in sums.items() if kernels.most_in_row else ():
         if not (codec.row_body and isinstance(out, np.ndarray) and abs(factor) <= MOST_FACTOR):
             continue
         if common is None:
@@ -334,7 +331,7 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
             continue
         there = [FRAME_ROW.pack(address(s), s.size) for _, s in parts if isinstance(s, np.ndarray)]
         if there and len(there) == len(parts):
-            places.append(place)
+            written.append(position)
             rows.append(ARRIVED_ROW.pack(address(out), out.size, len(frames), len(parts), factor))
             frames += there
     if common is None or not rows:
@@ -343,9 +340,9 @@ def _write_rows(sums: Sequence[Sum], kernels: Kernels) -> list[float | None]:
     table = np.frombuffer(bytearray().join(rows), ARRIVED)  # writable
     received = np.frombuffer(bytearray().join(frames), FRAME)
     kernels.sum_rows(table, received, frame_head(codec, dtype), codec.row_body, dtype)
-    for place, most in zip(places, table["most"].tolist()):
+    for position, most in zip(written, table["most"].tolist()):
         if most == most:
-            bounds[place] = most * abs(sums[place][-1])
+            bounds[position] = most * abs(sums[position][-1])
     return bounds
 
 
