@@ -258,9 +258,9 @@ class DirectionState(ResidualState):
     ) -> np.ndarray:
         """Return the optimizer's direction for a tensor that is never compressed. A compressed
         tensor's reduced gradient is a direction already, and is returned unchanged."""
-        return reduced if is_compressed else self._finished(reduced, parameter, kernels)
+        return reduced if is_compressed else self._finished(reduced, kernels)
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+    def _finished(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
@@ -350,6 +350,6 @@ class VelocityState(DirectionState):
         self._note_written(u)
         return gradient, Momentum(u.old, u.new, momentum, self._options.nesterov)
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+    def _finished(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         result = directed(*self._direct(reduced, kernels), kernels)
         return result.copy() if result is self.velocity.new else result

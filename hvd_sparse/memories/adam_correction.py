@@ -194,7 +194,7 @@ class AdamCorrectionState(DirectionState):
                 "clip gradients before they are compressed"
             )
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+    def _finished(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         if not self.residual.can_roll_back:
             self._check_square(reduced, kernels)
         # The reduced gradient is the ranks' average, so there is no correction for their number.

@@ -195,10 +195,10 @@ class MomentumFeedbackState(VelocityState):
             return gradient, decay
         return super()._direct(directed(gradient, decay, kernels), kernels)
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+    def _finished(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         self.density = 1.0
         self._cross()
-        return super()._finished(reduced, parameter, kernels)
+        return super()._finished(reduced, kernels)
 
     def commit(self) -> None:
         super().commit()

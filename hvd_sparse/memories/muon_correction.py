@@ -145,11 +145,11 @@ class MuonCorrectionState(AdamCorrectionState):
         scale = 0.2 * math.sqrt(max(shape[-2:])) if options.scale is None else options.scale
         return scaled(kernels.orthogonalized(u, step), scale * share)
 
-    def _finished(self, reduced: np.ndarray, parameter: np.ndarray, kernels: Kernels) -> np.ndarray:
+    def _finished(self, reduced: np.ndarray, kernels: Kernels) -> np.ndarray:
         if self._is_matrix:
             return self._orthogonalized(reduced, kernels, 1.0)
         self._need("square")
-        return super()._finished(reduced, parameter, kernels)
+        return super()._finished(reduced, kernels)
 
     def _adopt(self, moments: OptimizerMoments) -> None:
         if not self._is_matrix:
