@@ -292,16 +292,13 @@ class ResidualState(MemoryState):
 
     def commit(self) -> None:
         self.residual.commit()
-        self._forget()
+        self._sent = self._nothing
 
     def roll_back(self) -> None:
         """Drop the new residual. Without a second buffer, add the sent entries back to the
         residual, which then includes the failed step's gradient."""
         if not self.residual.can_roll_back:
             self.residual.old[self._sent.indices] += self._sent.values
-        self._forget()
-
-    def _forget(self) -> None:
         self._sent = self._nothing
 
     def add(self, returned: Selection) -> None:

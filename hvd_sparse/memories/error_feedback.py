@@ -133,7 +133,7 @@ class Residual16State(ResidualState):
         residual a second time; it then includes the failed step's gradient."""
         if self._sent is not self._nothing:
             self._add(self._sent, "|back")
-        self._forget()
+        self._sent = self._nothing
 
     def add(self, returned: Selection) -> None:
         self._add(returned, "|returned")

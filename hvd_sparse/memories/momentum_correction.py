@@ -145,7 +145,8 @@ class MomentumCorrectionState(VelocityState):
         if self._masked is not None:
             self.velocity.old[self._sent.indices] = self._masked
         super().roll_back()
+        self._masked = None
 
-    def _forget(self) -> None:
-        super()._forget()
+    def commit(self) -> None:
+        super().commit()
         self._masked = None

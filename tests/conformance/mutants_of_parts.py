@@ -142,7 +142,9 @@ OF_MEMORIES = {
     ),
     "gradient minus residual": text(FEEDBACK, f"{RESIDUAL}.prepare", "(gradient,", "(-gradient,"),
     "rounding dropped": text(FEEDBACK, f"{RESIDUAL}.update", "is_exact and not", "not"),
-    "never rolled back": text(FEEDBACK, f"{RESIDUAL}.roll_back", "_forget()", "residual.commit()"),
+    "never rolled back": text(
+        FEEDBACK, f"{RESIDUAL}.roll_back", "_sent = self._nothing", "residual.commit()"
+    ),
     "momentum not masked": text(MOMENTUM, VELOCITY, MASKED, "pass"),
     "momentum masked where it should not be": text(UNMASKED, VELOCITY, "if masks:", "if True:"),
 }
