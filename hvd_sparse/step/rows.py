@@ -16,7 +16,7 @@ from hvd_sparse.exchanges.context import Outgoing
 from hvd_sparse.kernels.contract import Taking
 from hvd_sparse.kernels.optimizers import operands
 from hvd_sparse.kernels.rows import PLAIN, SENT, address, sent_row
-from hvd_sparse.memories.contract import Accumulated, Addition, MemoryState, Release
+from hvd_sparse.memories.contract import Accumulated, Addition, Release
 from hvd_sparse.selectors._aim import SMALLEST, margin_of
 from hvd_sparse.selectors.contract import Found
 from hvd_sparse.step.pipeline import Pipeline
@@ -74,6 +74,11 @@ class OutgoingRows:
         if given.aim is None:
             ticket.accumulated = given.run(kernels)
             return
+        released = 0, 0, 0, 0
+        if (release := state.memory.release) is not None:
+            self._releases.append(release)
+            sent_in, step, shares = release
+            released = address(sent_in), address(shares), shares.size, step
         vectors, numbers = operands(given.direction, spec.accumulator)
         move = len(vectors) + len(numbers)
         vectors = given.gradient, given.residual, given.out, *vectors
@@ -81,21 +86,13 @@ class OutgoingRows:
             sent_row(len(vectors), len(numbers)).pack(
                 move, *map(address, vectors), *numbers, spec.numel,
                 aim.threshold, aim.capacity, band.least, band.wanted, band.most,
-                margin_of(state.memo), self._nbytes, *self._release_of(state.memory),
+                margin_of(state.memo), self._nbytes, *released,
             )
         )  # fmt: skip
         self._tickets.append((ticket, given))
         self._codec, self._dtype = codec, spec.accumulator
         nbytes = HEADER_BYTES + band.most * (4 + self._dtype.itemsize) + SPARE_BYTES
         self._nbytes += -(-nbytes // WORD_BYTES) * WORD_BYTES
-
-    def _release_of(self, memory: MemoryState) -> tuple[int, int, int, int]:
-        release = memory.release
-        if release is None:
-            return 0, 0, 0, 0
-        self._releases.append(release)
-        sent_in, step, shares = release
-        return address(sent_in), address(shares), shares.size, step
 
     def send(self) -> None:
         """Run compiled code on all rows, and store the resulting frames in the tickets. Tensors for
