@@ -118,5 +118,4 @@ def load_state(step: Step, place: tuple[int, int], state: State, *, strict: bool
         tensor = step.transactions.state_of(position)
         tensor.memory.load({name: np.asarray(array) for name, array in saved["arrays"].items()})
         tensor.memory.recall(saved.get("numbers", {}))
-        names = ("steps", "threshold", "memo", "exchange_memo", "selected_in")
-        tensor.restore(*(saved[name] for name in names))
+        tensor.restore(saved)

@@ -10,7 +10,7 @@ from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels.contract import Zeros
 from hvd_sparse.memories.contract import MemoryState
 from hvd_sparse.step.stats import Sent
-from hvd_sparse.types import Memo, Pace, Selection, Settings, TensorSpec
+from hvd_sparse.types import Memo, Pace, Selection, Settings, State, TensorSpec
 
 MANY = 512
 """If the first recorded step of a long tensor sends at least this many entries, the tensor's
@@ -85,17 +85,10 @@ class TensorState:
     def note_exchange(self, returned: Selection | None, memo: Memo) -> None:
         self._returned, self._new_exchange_memo = returned, memo
 
-    def restore(
-        self,
-        steps: int,
-        threshold: float | None,
-        memo: Memo,
-        exchange_memo: Memo,
-        selected_in: str,
-    ) -> None:
-        """Set the state from a checkpoint."""
-        self.steps, self.threshold, self.memo = steps, threshold, memo
-        self.exchange_memo, self.selected_in = exchange_memo, selected_in
+    def restore(self, saved: State) -> None:
+        """Set the state, except the memory, from a checkpoint."""
+        self.steps, self.threshold, self.memo = saved["steps"], saved["threshold"], saved["memo"]
+        self.exchange_memo, self.selected_in = saved["exchange_memo"], saved["selected_in"]
         self.departures = None
         # In steps in which another rank selects, ``commit`` must keep the restored values.
         self._settle()

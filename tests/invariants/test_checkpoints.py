@@ -32,8 +32,8 @@ def check_continues(configuration):
     whole, first, second = (TensorState(SPEC, configuration) for _ in range(3))
     expected = advance(pipeline, whole, range(10))
     frames = advance(pipeline, first, range(5))
-    saved = json.loads(json.dumps([first.steps, first.threshold, first.memo]))
-    second.restore(*saved, None, first.selected_in)
+    names = ("steps", "threshold", "memo", "exchange_memo", "selected_in")
+    second.restore(json.loads(json.dumps({name: getattr(first, name) for name in names})))
     second.memory.load({name: array.copy() for name, array in first.memory.arrays().items()})
     assert frames + advance(pipeline, second, range(5, 10)) == expected
     assert bits_of(second.memory.arrays()) == bits_of(whole.memory.arrays())

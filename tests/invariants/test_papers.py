@@ -161,7 +161,7 @@ def sent_indices(case, rank, key="t", step=0):
     pipeline = Pipeline(configuration, reference)
     pipeline.rank, pipeline.world_size = rank, 4
     state = TensorState(TensorSpec(key, (40, 50), "float32"), configuration)
-    state.restore(step, None, None, None, key)
+    state.steps = step
     return pipeline.send(
         state, draw("normal", 2_000, seed=rank), dense=False
     ).found.selection.indices.tolist()
