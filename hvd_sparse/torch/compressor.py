@@ -104,7 +104,7 @@ class TorchCompressor(ParameterCompressor):
         self._dtypes = [parameter.dtype for _, parameter in named]
         self._lock = threading.RLock()  # autograd has a thread for each device
         self._index = ParameterIndex(named)
-        self._changes = Changes()
+        self._changes = Changes(named)
         self._wait = LastGradientWait()
         # Expect as many gradients as in the last step. Parameters frozen from the start have none.
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
@@ -178,7 +178,7 @@ class TorchCompressor(ParameterCompressor):
             position, flat, scale, everything=everything, late=late, stays=stays
         )
         # Write the result where the gradient was read, if possible.
-        self._changes.give(position, spec.key, self._parameters[position], ticket.run, watched)
+        self._changes.give(position, ticket.run, watched)
         wired = self._wires.pop(position, None)
         if wired is None or wired[2].size != carrier.size:
             wired = self._as_wire(carrier)
@@ -196,10 +196,9 @@ class TorchCompressor(ParameterCompressor):
         self, gradient: torch.Tensor, position: int, scale: float
     ) -> tuple[torch.Tensor, Ticket]:
         wire = self._as_horovod_wants(gradient)
-        parameter = self._parameters[position]
         ticket = self.step.enter_dense(position, scale, wire.nbytes)
-        if wire is not parameter.grad:  # otherwise Horovod sums in place
-            self._changes.give(position, ticket.key, parameter, ticket.run)
+        if wire is not self._parameters[position].grad:  # otherwise Horovod sums in place
+            self._changes.give(position, ticket.run)
         ticket.extra = gradient, held(wire)
         return wire, ticket
 
@@ -211,10 +210,9 @@ class TorchCompressor(ParameterCompressor):
         is_wide = gradient.dtype in (torch.float32, torch.float64)
         wire = self._as_horovod_wants(gradient.half() if way == FP16 and is_wide else gradient)
         self.step.stats.count_bytes("dense", wire.nbytes)
-        parameter, key = self._parameters[position], self.step.keys[position]
-        if wire is not parameter.grad:
-            self._changes.give(position, key, parameter, None)
-        ticket = Ticket(NO_STEP, key)
+        if wire is not self._parameters[position].grad:
+            self._changes.give(position, None)
+        ticket = Ticket(NO_STEP, self.step.keys[position])
         ticket.has_carrier, ticket.extra = False, (gradient, held(wire))
         return wire, ticket
 

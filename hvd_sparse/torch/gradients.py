@@ -207,22 +207,19 @@ def check_named(named_parameters: Params) -> list[tuple[str, torch.Tensor]]:
 class Given:
     """A gradient as it was when Horovod received it, to detect later changes.
 
-    key, parameter : the parameter's name, and the parameter
     version : the gradient's version counter; None if other tensors share the counter
     place : address of the gradient's memory
     watched, sample : a view of some of its entries, and the bytes that these entries had
     """
 
-    key: str
-    parameter: torch.Tensor
     gradient: torch.Tensor
     version: int | None
     place: int
     watched: np.ndarray
     sample: bytes
 
-    def is_changed(self) -> bool:
-        now = self.parameter.grad
+    def is_changed(self, now: torch.Tensor | None) -> bool:
+        """Return whether ``now``, the parameter's present ``.grad``, differs from this gradient."""
         if now is None:
             return False  # the result overwrites nothing
         if now is not self.gradient or (self.version is not None and now._version != self.version):
@@ -236,24 +233,18 @@ class Changes:
     the step's first result is written, because a result may be written to memory that other
     gradients share."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._named = named
         self.given: dict[int, Given] = {}
         self._owners: dict[int, tuple[weakref.ref[torch.Tensor], bool]] = {}
         self.run: StepRun | None = None
 
-    def give(
-        self,
-        position: int,
-        key: str,
-        parameter: torch.Tensor,
-        run: StepRun | None,
-        memory: np.ndarray | None = None,
-    ) -> None:
+    def give(self, position: int, run: StepRun | None, memory: np.ndarray | None = None) -> None:
         """Record the gradient of a parameter before Horovod receives it. ``run`` is the gradient's
         step, or None if it is not in a counted step. If a new step begins, first forget the
         gradients of the step before, which was abandoned. ``memory`` is a flat view of the
         gradient's memory, if the caller has one."""
-        gradient = parameter.grad
+        gradient = self._named[position][1].grad
         is_of_another_run = None not in (run, self.run) and run is not self.run
         if position in self.given or is_of_another_run:
             self.forget()
@@ -268,15 +259,17 @@ class Changes:
             known = self._owners[position] = (weakref.ref(gradient), _owns_version(gradient))
         version = gradient._version if known[1] else None
         watched = memory[:: max(1, memory.size // SAMPLES)]
-        self.given[position] = Given(
-            key, parameter, gradient, version, values.data_ptr(), watched, watched.tobytes()
-        )
+        place, sample = values.data_ptr(), watched.tobytes()
+        self.given[position] = Given(gradient, version, place, watched, sample)
 
     def take(self) -> tuple[list[str], StepRun | None]:
         """Return the names of the gradients that have changed, and the step of all gradients (None
         outside of counted steps). Then forget all gradients."""
-        changed = [given.key for _, given in sorted(self.given.items()) if given.is_changed()]
-        run = self.run
+        changed, run = [], self.run
+        for position, given in sorted(self.given.items()):
+            key, parameter = self._named[position]
+            if given.is_changed(parameter.grad):
+                changed.append(key)
         self.forget()
         return changed, run
 

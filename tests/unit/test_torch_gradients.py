@@ -66,9 +66,9 @@ def not_contiguous():
 
 
 def given(**parameters):
-    changes = Changes()
-    for position, (key, parameter) in enumerate(parameters.items()):
-        changes.give(position, key, parameter, ONE_STEP)
+    changes = Changes(list(parameters.items()))
+    for position in range(len(parameters)):
+        changes.give(position, ONE_STEP)
     return changes
 
 
@@ -131,17 +131,17 @@ def in_one_buffer():
 @pytest.mark.parametrize("make", [concatenated, in_one_buffer])
 def test_a_gradient_that_comes_later_is_no_change_of_one_that_shares_its_version(make):
     first, second = make()
-    changes = Changes()
+    changes = Changes([("first", first), ("second", second)])
     for _ in range(2):
         version = first.grad._version
-        changes.give(0, "first", first, ONE_STEP)
+        changes.give(0, ONE_STEP)
         second.grad.add_(1.0)
-        changes.give(1, "second", second, ONE_STEP)
+        changes.give(1, ONE_STEP)
         assert first.grad._version > version, "they do not share it: the test shows nothing"
         assert changes.take()[0] == []
         # memory of its own, as after a dense step; the version is shared for ever
         first.grad.set_(torch.ones(6, 4))
-    changes.give(0, "first", first, ONE_STEP)
+    changes.give(0, ONE_STEP)
     first.grad.mul_(0.5)
     assert changes.take()[0] == ["first"], "what is written there is a change all the same"
 
@@ -151,7 +151,7 @@ def test_what_is_left_of_a_step_that_was_given_up_is_not_looked_at():
     changes = given(first=first, second=second)
     first.grad.zero_()
     second.grad.zero_()
-    changes.give(0, "first", first, object())
+    changes.give(0, object())
     assert changes.take()[0] == []
 
 
