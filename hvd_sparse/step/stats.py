@@ -39,9 +39,7 @@ class Stats:
     complete, but may still be rolled back."""
 
     def __init__(
-        self,
-        lock: AbstractContextManager[bool],
-        uncommitted: Callable[[], Iterable[Sent]],
+        self, lock: AbstractContextManager[bool], uncommitted: Callable[[], Iterable[Sent]]
     ) -> None:
         self.committed: list[Sent] = []
         self._uncommitted = uncommitted

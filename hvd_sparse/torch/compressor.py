@@ -19,12 +19,7 @@ from hvd_sparse.collectives.horovod_torch import (
 )
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
-from hvd_sparse.errors import (
-    ChangedGradient,
-    InvalidOption,
-    RankMismatch,
-    SparseError,
-)
+from hvd_sparse.errors import ChangedGradient, InvalidOption, RankMismatch, SparseError
 from hvd_sparse.frontend.compressor import check_process_set
 from hvd_sparse.frontend.torch.applying import KeepingGroups, is_handed_over
 from hvd_sparse.frontend.torch.arrays import (

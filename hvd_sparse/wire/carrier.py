@@ -114,13 +114,7 @@ class CarrierLayout:
         self._templates: dict[int, np.ndarray] = {}  # constant entries, by rank
 
     def write(
-        self,
-        rank: int,
-        checksum: int,
-        *,
-        failed: bool,
-        replica: int = 0,
-        is_finite: bool = True,
+        self, rank: int, checksum: int, *, failed: bool, replica: int = 0, is_finite: bool = True
     ) -> np.ndarray:
         """Return this rank's carrier, [size] of ``dtype``.
 
@@ -149,11 +143,7 @@ class CarrierLayout:
         return carrier
 
     def read(
-        self,
-        reduced: np.ndarray,
-        key: str,
-        checksum: int | None = None,
-        rate: float | None = None,
+        self, reduced: np.ndarray, key: str, checksum: int | None = None, rate: float | None = None
     ) -> CarrierReport:
         """Check the reduced carrier, and return its content.
 

@@ -221,12 +221,7 @@ def need_ascending(indices: np.ndarray, numel: int) -> None:
 
 
 def decode_for(
-    key: str,
-    numel: int,
-    dtype: DTypeLike,
-    codec: Coding,
-    buffer: np.ndarray,
-    kernels: Packers,
+    key: str, numel: int, dtype: DTypeLike, codec: Coding, buffer: np.ndarray, kernels: Packers
 ) -> Selection:
     """Decode a frame of the tensor ``key``, and return the selection. Raises CorruptPayload unless
     the frame is valid, and is for ``numel`` entries of this dtype. The header is checked before the
