@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import cast
 
 import numpy as np
@@ -53,19 +54,18 @@ def send_merged(pipeline: Pipeline, tickets: Sequence[TensorStep]) -> None:
     # The extracted entries can be used only if all of them were extracted at this threshold.
     if aim and any(each.aim is None or each.aim.threshold != aim.threshold for each in tickets):
         aim = None
-    found = _cut_of_all(lists, vectors, selector, aim, context) if aim else None
+    ends = list(accumulate([vector.size for vector in vectors]))
+    places = [slice(end - vector.size, end) for end, vector in zip(ends, vectors)]
+    found, miss = _cut_of_all(places, lists, selector, aim, context) if aim else (None, None)
     if found is None:
         joined = np.concatenate(vectors, out=aligned_empty(spec.numel, vectors[0].dtype))
-        miss = _miss(lists, aim) if aim else None
         found = selector.find(joined, context._replace(miss=miss))
     pipeline.spans.tell("select", (spec.key,), began_s)
-    sent, start = [], 0
-    for ticket, state, vector in zip(tickets, states, vectors):
-        place = slice(start, start + vector.size)
+    sent = []
+    for ticket, state, vector, place in zip(tickets, states, vectors, places):
         share = found._replace(selection=found.selection.region(place))
         # The tensor's own parts, because the receiver decodes with these.
         sent.append(pipeline.send_found(state, ticket.parts, share, vector, spec.key))
-        start += vector.size
     for ticket, outgoing in zip(tickets, sent):  # a second loop: errors above change no ticket
         ticket.outgoing, ticket.accumulated = outgoing, None
 
@@ -91,34 +91,28 @@ def name_of(specs: Sequence[TensorSpec]) -> str:
 
 
 def _cut_of_all(
+    places: Sequence[slice],
     lists: Sequence[Selection | None],
-    vectors: Sequence[np.ndarray],
     selector: Selector,
     aim: Aim,
     context: Context,
-) -> Found | None:
+) -> tuple[Found | None, Miss]:
     """Return a selection from the entries that were extracted while the gradients were added to the
-    residuals. Return None if the selector must search the whole vectors instead."""
-    regions, start = [], 0
-    for taken, vector in zip(lists, vectors):
-        if taken is None:
-            return None
-        regions.append((slice(start, start + vector.size), taken))
-        start += vector.size
-    joined = Selection.joined(regions, start, vectors[0].dtype)
-    cut = selector.cut(joined, aim, context) if joined.count <= aim.capacity else None
-    if cut is None:
-        return None
-    found = cut_down(selector, joined, cut, aim, context.kernels, None)
-    return found._replace(is_one_pass=False, is_taken=False)  # the entries were added back
-
-
-def _miss(lists: Sequence[Selection | None], aim: Aim) -> Miss:
-    count = sum(taken.count for taken in lists if taken is not None)
+    residuals, or None if the selector must search the whole vectors instead, and what this search
+    needs to know."""
+    regions = [(place, taken) for place, taken in zip(places, lists) if taken is not None]
+    count, has_all = sum(taken.count for _, taken in regions), len(regions) == len(lists)
     if count > aim.capacity:
-        return Miss(aim, None)
-    has_all = all(taken is not None for taken in lists)
-    return Miss(aim, count if has_all else None, has_all)
+        return None, Miss(aim, None)
+    miss = Miss(aim, count if has_all else None, has_all)
+    if not has_all:
+        return None, miss
+    joined = Selection.joined(regions, places[-1].stop, regions[0][1].values.dtype)
+    cut = selector.cut(joined, aim, context)
+    if cut is None:
+        return None, miss
+    found = cut_down(selector, joined, cut, aim, context.kernels, None)
+    return found._replace(is_one_pass=False, is_taken=False), miss  # the entries were added back
 
 
 def _moments_of_all(parts: Sequence[Moments | None]) -> Moments | None:

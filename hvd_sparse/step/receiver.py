@@ -74,12 +74,8 @@ class Receiver:
         had NaN or Inf. Raises the errors of ``CarrierLayout.read``, for example if ranks are at
         different steps."""
         layout, pace = ticket.layout, None if ticket.state is None else ticket.state.pace
-        ticket.report = layout.read(
-            reduced[: layout.size],
-            ticket.key,
-            ticket.checksum,
-            rate=None if pace is None else pace.rate,
-        )
+        rate = None if pace is None else pace.rate
+        ticket.report = layout.read(reduced[: layout.size], ticket.key, ticket.checksum, rate)
         return ticket.report
 
     def result(self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray) -> np.ndarray:
