@@ -151,8 +151,7 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        under_way = self._under_way.values()
-        return all(each.pending.is_done() for each in under_way if each.pending is not None)
+        return all(each.pending and each.pending.is_done() for each in self._under_way.values())
 
     def forget(self) -> None:
         """Drop all running exchanges. They can never end, because Horovod was restarted."""

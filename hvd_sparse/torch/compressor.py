@@ -27,7 +27,6 @@ from hvd_sparse.frontend.torch.arrays import (
     check_device,
     flatten,
     late_gradient,
-    lies_in,
     like,
     own_memory,
     to_host,
@@ -264,7 +263,7 @@ class TorchCompressor(ParameterCompressor):
         flat = self._driver.decompress(reduced, ticket, self._value_for(ticket))
         if is_in_place and reduced.size == ticket.layout.size:  # a dense step's has its result
             self._wires[ticket.position] = wired
-        if flat is memory and (gradient.is_cpu or lies_in(memory, gradient)):
+        if flat is memory and gradient.is_cpu:
             # Return the gradient itself, into which Horovod puts the result: a new tensor around
             # its memory would keep the old one alive, one more at every step.
             return gradient

@@ -97,7 +97,10 @@ def _wide(gradient: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 def unflatten(flat: np.ndarray, gradient: torch.Tensor) -> torch.Tensor:
     if isinstance(flat, DeviceVector):
-        return like(flat.tensor.view(gradient.shape), gradient)
+        there = flat.tensor
+        if there.dtype == gradient.dtype and there.data_ptr() == gradient.data_ptr():
+            return gradient  # a new tensor around its memory would keep the old one alive
+        return like(there.view(gradient.shape), gradient)
     if not gradient.is_cpu and write_back(flat, gradient):
         return gradient
     return like(torch.from_numpy(flat).view(gradient.shape), gradient)
@@ -132,12 +135,6 @@ def vector_of(gradient: torch.Tensor, spec: TensorSpec) -> np.ndarray:
 
 def late_gradient(gradient: torch.Tensor, spec: TensorSpec) -> Late:
     return Copy(_wide(gradient, spec))
-
-
-def lies_in(vector: object, gradient: torch.Tensor) -> bool:
-    assert isinstance(vector, DeviceVector)
-    there = vector.tensor
-    return bool(there.dtype == gradient.dtype and there.data_ptr() == gradient.data_ptr())
 
 
 class TorchDevices:
