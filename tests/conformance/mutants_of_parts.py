@@ -160,7 +160,7 @@ OF_CODECS = {
         CODECS.create("block16"), "encode", "(selection.values,", "(abs(selection.values),"
     ),
     "another magnitude at every turn": text(
-        CODECS.create("sign_mean"), "magnitude", "return min(", "return 2 * min("
+        CODECS.create("sign_mean"), "codecs.contract._mean", "return min(", "return 2 * min("
     ),
     "fewer bytes announced than written": text(
         CODECS.create("bitmap"), "body_bytes", "return ", "return -1 + "
