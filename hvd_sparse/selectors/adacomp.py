@@ -7,7 +7,7 @@ import numpy as np
 from hvd_sparse.checks import check_whole, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, Found, Selector
-from hvd_sparse.types import Selection, TensorSpec
+from hvd_sparse.types import Selection
 
 CONVOLUTION_BIN, OTHER_BIN = 50, 500
 
@@ -46,17 +46,13 @@ class AdaComp(Selector):
     ignores = frozenset({"scale", "signs"})
     needs_host = "needs the gradient apart from the residual"
     changes_values = True
-    pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         gradient = accumulated if context.gradient is None else context.gradient
-        length = min(self.bin_length or bin_length_of(context.spec), accumulated.size or 1)
+        is_convolution = context.spec is not None and len(context.spec.shape) > 2
+        length = self.bin_length or (CONVOLUTION_BIN if is_convolution else OTHER_BIN)
+        length = min(length, accumulated.size or 1)
         maxima, selection = context.kernels.take_bins(accumulated, gradient, length)
         scale = accumulated.dtype.type(maxima.mean(dtype=np.float64)) if maxima.size else 0
         values = np.copysign(scale, selection.values)
         return Found(Selection(selection.indices, values, selection.numel), passes=1)
-
-
-def bin_length_of(spec: TensorSpec | None) -> int:
-    """Return the paper's bin length: 50 for three dimensions or more (convolutions), else 500."""
-    return CONVOLUTION_BIN if spec is not None and len(spec.shape) > 2 else OTHER_BIN

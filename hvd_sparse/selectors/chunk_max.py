@@ -29,7 +29,6 @@ class ChunkMax(DensitySelector):
     is_by_magnitude = False
     ignores = frozenset({"scale", "signs"})
     needs_host = "works on an array on the host"
-    pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         if not accumulated.size:

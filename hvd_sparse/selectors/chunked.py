@@ -39,7 +39,6 @@ class Chunked(DensitySelector):
     ignores = frozenset({"scale", "signs"})
     sums_statistics = True
     needs_host = ""
-    pass_limit = 1
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         return self.find_by(

@@ -112,7 +112,6 @@ class Selector(Options):
     ignores : the changes of a vector that leave the selected entries the same: "order" (its entries
         are permuted), "scale" (it is multiplied by a number) and "signs" (entries change their
         signs)
-    pass_limit : upper bound of ``Found.passes`` for any data
     needs_rng : the selector draws random numbers, and has an option ``seed``
     needs_gradient : the selector needs the vector that was added to the residual
     is_unbiased : the expectation of the sent vector is the accumulated vector, so that no residual
@@ -131,7 +130,6 @@ class Selector(Options):
     is_exact: ClassVar[bool] = False
     is_by_magnitude: ClassVar[bool] = True
     ignores: ClassVar[frozenset[str]] = frozenset({"order", "scale", "signs"})
-    pass_limit: ClassVar[int] = 0
     needs_rng: ClassVar[bool] = False
     needs_gradient: ClassVar[bool] = False
     is_unbiased: ClassVar[bool] = False

@@ -57,10 +57,6 @@ class DgcSampled(DensitySelector):
     ignores = frozenset({"scale", "signs"})
     needs_host = ""
 
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return self.max_rounds
-
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         return aim_below(warm, memo, self.count(numel), numel)
 

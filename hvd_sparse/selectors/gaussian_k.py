@@ -83,10 +83,6 @@ class GaussianK(DensitySelector):
     ignores = frozenset({"order", "scale"})
     needs_host = ""
 
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return VARIANTS[self.variant].rounds
-
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rule = VARIANTS[self.variant]
         wanted = self.count(accumulated.size)

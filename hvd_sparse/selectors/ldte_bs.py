@@ -66,10 +66,6 @@ class LdteBs(DensitySelector):
 
     needs_host = ""
 
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return self.max_passes
-
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         if not self.warm_start:
             return None

@@ -33,7 +33,6 @@ class RadixSelect(ExactSelector):
     """
 
     needs_host = ""
-    pass_limit = 64 // DIGIT_BITS
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)

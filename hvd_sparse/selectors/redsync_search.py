@@ -46,10 +46,6 @@ class RedsyncSearch(DensitySelector):
     tolerance = (1.0, 2.0)
     needs_host = ""
 
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return self.max_passes
-
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         is_due = Context(memo=memo).age >= self.reuse_steps
         return None if is_due else aim_at(warm, 2 * self.count(numel))
@@ -58,14 +54,10 @@ class RedsyncSearch(DensitySelector):
         return Cut(taken.count, context.age + 1) if taken.count else None
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        wanted = self.count(accumulated.size)
+        kernels, wanted = context.kernels, self.count(accumulated.size)
         found, passes = context.reused(accumulated, self.reuse_steps, 2 * wanted)
-        if found is None:
-            return self._search(accumulated, wanted, context, passes)
-        return found._replace(threshold=context.warm, memo=context.age + 1)
-
-    def _search(self, accumulated: np.ndarray, wanted: int, context: Context, passes: int) -> Found:
-        kernels = context.kernels
+        if found is not None:
+            return found._replace(threshold=context.warm, memo=context.age + 1)
         moments = context.moments_of(accumulated)
         band = band_around(wanted, self.tolerance, accumulated.size)
         if moments.nonzeros <= band.most:

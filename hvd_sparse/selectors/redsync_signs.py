@@ -44,10 +44,6 @@ class RedsyncSigns(DensitySelector):
     changes_values = True
 
     @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return self._inner.pass_limit
-
-    @property
     def _inner(self) -> RedsyncSearch | RedsyncTrimmed:
         if self.search:
             return RedsyncSearch(self.share, reuse_steps=0)

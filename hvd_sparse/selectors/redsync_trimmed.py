@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,10 +39,6 @@ class RedsyncTrimmed(ExactSelector):
     step: float = option(check_number, 0.2, low=0, high=1)
 
     needs_host = ""
-
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return math.ceil(1 / self.step)
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted, passes = self.count(accumulated.size), 0

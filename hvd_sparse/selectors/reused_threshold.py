@@ -47,7 +47,6 @@ class ReusedThreshold(DensitySelector):
     cap: float = option(check_number, 2.0, low=1, with_low=True)
 
     needs_host = ""
-    pass_limit = 1
 
     def aim(self, numel: int, warm: float | None, memo: Memo) -> Aim | None:
         wanted, age = self.count(numel), Context(memo=memo).age

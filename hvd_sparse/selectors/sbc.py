@@ -33,7 +33,6 @@ class Sbc(DensitySelector):
     ignores = frozenset({"order", "scale"})
     needs_host = "works on an array on the host"
     changes_values = True
-    pass_limit = 1  # the pass for the sign that is not sent
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         count, sides = self.count(accumulated.size), []

@@ -140,10 +140,6 @@ class Sidco(DensitySelector):
 
     needs_host = ""
 
-    @property
-    def pass_limit(self) -> int:  # type: ignore[override]
-        return max(self.stages, self._most_stages())
-
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
@@ -151,11 +147,9 @@ class Sidco(DensitySelector):
         threshold, passes = self._threshold(accumulated, history.stages, context)
         found = take_bounded(accumulated, threshold, self.cap * wanted, moments, context, passes)
         achieved = found.selection.count / max(1, wanted)
-        after = history.after(achieved, self.adapt_every, self._most_stages())
+        most = max(1, math.ceil(-math.log2(self.share)))
+        after = history.after(achieved, self.adapt_every, most)
         return found._replace(memo=list(after))
-
-    def _most_stages(self) -> int:
-        return max(1, math.ceil(-math.log2(self.share)))
 
     def _threshold(
         self, accumulated: np.ndarray, stages: int, context: Context

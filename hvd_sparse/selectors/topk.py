@@ -37,7 +37,6 @@ class TopK(ExactSelector):
     """
 
     needs_host = ""
-    pass_limit = MAX_PASSES
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         kernels, moments = context.kernels, context.moments_of(accumulated)
