@@ -36,25 +36,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import check_choice
+from hvd_sparse.checks import check_choice, option
 from hvd_sparse.codecs._bits import unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers, as_float32
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import (
-    AS_TYPE,
-    VALUE_FORMATS,
-    Frame,
-    need,
-    open_frame,
-    write_frame,
-)
+from hvd_sparse.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need, open_frame, write_frame
 
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4
@@ -73,9 +65,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 NOTHING = np.empty(0, np.uint8)
 
 
-def check_format(values: str, owner: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
+def check_format(values: str, what: str, formats: tuple[str, ...] = WHOLE_BYTES) -> None:
     try:
-        check_choice(values, f"values of {owner}", formats)
+        check_choice(values, what, formats)
     except InvalidOption as error:
         raise InvalidOption(f"{error}; float32 keeps float64 gradients exact") from None
 
@@ -277,13 +269,9 @@ class ValuedCodec(Codec):
         "int8", 1 byte; in some codecs also "int4" and "int2", 4 and 2 bits
     """
 
-    values: str = "float32"
+    values: str = option(check_format, "float32")
 
     is_exact_for_signs = False
-    formats: ClassVar[tuple[str, ...]] = WHOLE_BYTES
-
-    def __post_init__(self) -> None:
-        check_format(self.values, type(self).__name__, self.formats)
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]

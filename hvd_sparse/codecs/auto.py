@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.checks import check_density, count_from_density
+from hvd_sparse.checks import check_density, count_from_density, option
 from hvd_sparse.codecs._values import ValuedCodec, check_format
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
@@ -47,18 +47,13 @@ class Auto(Codec):
     choose the same codec. Decoding refuses frames of another codec. Cost: that of the chosen codec.
     """
 
-    values: str = "bfloat16"
-    density: float | None = None
+    values: str = option(check_format, "bfloat16")
+    density: float | None = option(check_density, None)
 
     number = None
     is_exact_for_signs = False
     has_fixed_size = False
     needs_host = ""
-
-    def __post_init__(self) -> None:
-        check_format(self.values, "Auto")
-        if self.density is not None:
-            object.__setattr__(self, "density", check_density(self.density, "density of Auto"))
 
     @property
     def is_exact(self) -> bool:  # type: ignore[override]

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
+from hvd_sparse.checks import option
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, check_format
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels.packing import BLOCK, BLOCK_BITS, Packers, blocks_of
 from hvd_sparse.registry import CODECS
@@ -29,11 +30,10 @@ class Block16(ValuedCodec):
     ``index_value``.
     """
 
-    values: str = "bfloat16"
+    values: str = option(check_format, "bfloat16", formats=ALL_FORMATS)
 
     number = 2
     has_fixed_size = False
-    formats = ALL_FORMATS
     needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:

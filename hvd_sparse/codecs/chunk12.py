@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hvd_sparse.checks import option
 from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, packed_bytes
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, check_format, packed_bytes
 from hvd_sparse.codecs.block16 import POSITION, joined_blocks
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS
@@ -34,10 +35,9 @@ class Chunk12(ValuedCodec):
     codec.
     """
 
-    values: str = "int2"
+    values: str = option(check_format, "int2", formats=ALL_FORMATS)
 
     number = 13
-    formats = ALL_FORMATS
     needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hvd_sparse.checks import count_from_density
+from hvd_sparse.checks import Options, count_from_density
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
@@ -24,7 +24,7 @@ INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
 
 
 @dataclass(frozen=True)
-class Codec:
+class Codec(Options):
     """Base class of codecs: frozen dataclasses, registered in ``CODECS``.
 
     A codec encodes finite values only; decoders refuse NaN and Inf.

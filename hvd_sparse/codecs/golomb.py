@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hvd_sparse.checks import option
 from hvd_sparse.codecs._bits import decode_gaps, encode_gaps, gaps_bytes
-from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, check_format
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
@@ -30,11 +31,10 @@ class Golomb(ValuedCodec):
     Paper: golomb1966run; for gradients, sattler2019stc.
     """
 
-    values: str = "bfloat16"
+    values: str = option(check_format, "bfloat16", formats=ALL_FORMATS)
 
     number = 3
     has_fixed_size = False
-    formats = ALL_FORMATS
     needs_host = ""
 
     def encode_indices(self, selection: Selection, kernels: Packers) -> list[np.ndarray]:
