@@ -3,7 +3,6 @@ and ``density="hiding"``. If step times change, they measure again."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import statistics
 import threading
@@ -42,40 +41,6 @@ FACTOR = 1.5
 """Step times have changed if a window's median differs from the first by more than this factor."""
 ENOUGH = STEPS // 2 + 1
 """Number of successful steps that a decision needs; with fewer, the ranks continue measuring."""
-
-
-class Departure:
-    """Detects whether step times change after a decision. It compares the median step time of later
-    windows (``WINDOW`` steps) with that of the first window."""
-
-    def __init__(self) -> None:
-        self.first_s: float | None = None
-        self._left = SETTLING + WINDOW
-        self._times: deque[float] = deque(maxlen=WINDOW)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a window has ended, so that the ranks must compare their medians."""
-        return self._left == 0
-
-    @property
-    def median_s(self) -> float:
-        return statistics.median(self._times) if self._times else 0.0
-
-    def begin(self, last_s: float | None) -> None:
-        if last_s is not None:
-            self._times.append(last_s)
-        self._left -= 1
-
-    def judge(self, slowest_s: float) -> bool:
-        """Return whether the slowest rank's median step time, ``slowest_s``, differs from that of
-        the first window by more than ``FACTOR``."""
-        self._left = REVIEW_EVERY
-        if self.first_s is None:
-            self.first_s = slowest_s or None
-            return False
-        is_as_at_first = self.first_s / FACTOR <= slowest_s <= self.first_s * FACTOR
-        return slowest_s > 0.0 and not is_as_at_first
 
 
 class Measurements:
@@ -169,7 +134,7 @@ class MeasuringPolicy(Policy):
         self._step, self._compressor = step, name
         self._name = f"hvd_sparse.{self.kind.label}.{name}"
         self._timing = f"the timing of messages for {self.kind.option}"
-        self._clock, self._departure = StepClock(), Departure()
+        self._clock = StepClock()
         self._came_s = 0.0
         self.measurements = Measurements()
         self._measure()
@@ -182,6 +147,8 @@ class MeasuringPolicy(Policy):
         self.is_over = False
         self._steps = 0
         self._run: StepRun | None = None
+        self._first_s, self._left = 0.0, SETTLING + WINDOW
+        self._times: deque[float] = deque(maxlen=WINDOW)
         self._step.spans.add(self.measurements.listen)
 
     def _stop(self) -> None:
@@ -204,38 +171,24 @@ class MeasuringPolicy(Policy):
         return SPARSE
 
     def _begin_step(self, owner: Owner) -> None:
+        """Begin a step that is measured. If enough steps are measured for a decision, all ranks
+        compare their measurements, and may adopt a decision. All do this in the same step."""
         run, self._run = self._run, None
         was_good = run is not None and run.failure is None and run.is_finite
-        with waiting(owner, self._timing) if self.is_due else contextlib.nullcontext():
-            limit_s = owner.configuration.timeout_s
-            decision = self.next(owner.messenger, limit_s, was_good=was_good)
-        if decision is not None:
-            self._adopt(owner, decision)
-            self._clock.restart()
-            self._departure = Departure()
-
-    @property
-    def is_due(self) -> bool:
-        """Whether enough steps are measured for a decision. If so, all ranks must call ``next`` in
-        this step."""
-        measured = self._steps - WARMUP
-        return measured > 0 and measured % STEPS == 0
-
-    def next(self, collective: Collective, timeout_s: float | None, *, was_good: bool) -> Value:
-        """Begin a step. If ``is_due``, all ranks must call this in the same step, because they
-        compare measurements. Return the decision if the ranks adopt one in this step, else None.
-        ``was_good`` is True if the previous step succeeded."""
         is_counted = was_good and self._steps > WARMUP
-        if self.is_due:
+        measured = self._steps - WARMUP
+        if measured > 0 and measured % STEPS == 0:
             # Close the last measured step, so that its measurements are included.
             self.measurements.begin(0.0, was_good=is_counted)
-            self.decision = self._agree(collective, timeout_s)
-            is_counted = False  # already counted
-        if self.decision is not None:
-            self._stop()
+            is_counted = False
+            with waiting(owner, self._timing):
+                self.decision = self._agree(owner.messenger, owner.configuration.timeout_s)
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
-        return self.decision
+        if self.decision is not None:
+            self._stop()
+            self._adopt(owner, self.decision)
+            self._clock.restart()
 
     def _agree(self, collective: Collective, timeout_s: float | None) -> Value:
         gatherer = Gatherer(collective, self._name, timeout_s)
@@ -268,21 +221,25 @@ class MeasuringPolicy(Policy):
             return {"failure": f"{type(error).__name__}: {error}"}
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:
-        """Begin a step after the decision, and measure again if step times have changed. If a
-        window of steps has ended, all ranks compare their times by a collective. This is possible,
-        because no exchange is running during this call."""
+        """Begin a step after the decision, and measure again if step times have changed: if the
+        median of a window, on the slowest rank, differs from that of the first window by more than
+        ``FACTOR``. The ranks compare their medians by a collective. This is possible, because no
+        exchange is running during this call."""
         self._clock.begins(position)
-        departure = self._departure
-        departure.begin(self._clock.begin())
-        if not departure.is_due:
+        last_s = self._clock.begin()
+        if last_s is not None:
+            self._times.append(last_s)
+        self._left -= 1
+        if self._left:
             return
-        name = f"{self._name}.review"
-        slowest_s = max(tell_all(owner, self._timing, name, departure.median_s))
-        if departure.judge(slowest_s):
+        self._left = REVIEW_EVERY
+        median_s = statistics.median(self._times) if self._times else 0.0
+        slowest_s = max(tell_all(owner, self._timing, f"{self._name}.review", median_s))
+        first_s = self._first_s = self._first_s or slowest_s
+        if slowest_s and not first_s / FACTOR <= slowest_s <= first_s * FACTOR:
             if owner.collective.rank == 0:
                 text = "compressor %s: steps take %.1f ms now, and took %.1f ms when %s"
-                first_ms = 1e3 * (departure.first_s or 0.0)
-                logger.warning(text, owner.name, 1e3 * slowest_s, first_ms, self.departed)
+                logger.warning(text, owner.name, 1e3 * slowest_s, 1e3 * first_s, self.departed)
             self._measure()
         self._clock.resume()
 

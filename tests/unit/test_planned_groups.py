@@ -7,11 +7,11 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import adopted, measure, samples, told
+from unit.timings import adopted, begin_step, measure, samples, told
 
 from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.kernels import reference
-from hvd_sparse.plan import decisions
+from hvd_sparse.plan import decisions, measuring
 from hvd_sparse.plan.costs import Costs
 from hvd_sparse.plan.decisions import GroupPlan
 from hvd_sparse.plan.measuring import (
@@ -20,7 +20,6 @@ from hvd_sparse.plan.measuring import (
     STEPS,
     WARMUP,
     WINDOW,
-    Departure,
     GraphPlannedGroups,
     Measurements,
     PlannedGroups,
@@ -179,13 +178,12 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks(monkeypatch):
     monkeypatch.setattr(GroupPlan, "make", make)
 
     def script(collective):
-        planning, good = policy(), False
-        while not planning.is_due:
-            planning.next(collective, worlds.TIMEOUT_S, was_good=good)
+        planning = policy()
+        for step in range(WARMUP + STEPS):
+            begin_step(planning, collective, was_good=step > 0)
             measure(planning, KEYS, collective.rank)
-            good = True
         with pytest.raises(PeerFailure, match=r"rank 0 could not .*: InvalidOption: no plan"):
-            planning.next(collective, worlds.TIMEOUT_S, was_good=True)
+            begin_step(planning, collective, was_good=True)
         return planning.decision
 
     assert worlds.run(2, script) == [None, None]
@@ -220,17 +218,20 @@ def test_tensors_that_no_vector_holds_together_are_planned_apart():
     assert all(len({dtypes[name] for name in names}) == 1 for names in plan.groups)
 
 
-def test_steps_depart_when_they_take_much_longer_or_shorter_than_at_first():
+def test_steps_are_measured_again_when_they_take_much_longer_or_shorter_than_at_first(monkeypatch):
+    told, first = [], SETTLING + WINDOW
+    monkeypatch.setattr(measuring, "tell_all", lambda *whom: told.append(step + 1) or [whom[-1]])
     for later_s, has_departed in ((0.1, False), (0.149, False), (0.16, True), (0.06, True)):
-        departure = Departure()
-        found = []
-        for step in range(SETTLING + WINDOW + 2 * REVIEW_EVERY):
-            is_early = step < SETTLING + WINDOW
-            departure.begin(None if step == 0 else 0.1 if is_early else later_s)
-            if departure.is_due:
-                found.append((step + 1, departure.judge(departure.median_s)))
-        first = SETTLING + WINDOW
-        assert found == [
-            (first, False),
-            *((first + late, has_departed) for late in (REVIEW_EVERY, 2 * REVIEW_EVERY)),
-        ]
+        planning = policy()
+        planning.decision, planning.is_over = planned_with([(10.0, 0.0)]), True
+        told.clear()
+        for step in range(first + 2 * REVIEW_EVERY):
+            last_s = None if step == 0 else 0.1 if step < first else later_s
+            planning._clock.begin = lambda last_s=last_s: last_s
+            planning.begin(SimpleNamespace(name="test", collective=SimpleNamespace(rank=0)), 0)
+            planning.end()
+            if not planning.is_over:
+                break
+        reviews = 1 if has_departed else 2
+        assert told == [first + late * REVIEW_EVERY for late in range(1 + reviews)]
+        assert planning.is_over != has_departed

@@ -1,5 +1,8 @@
 """Times that ranks could have measured in their first steps, and runs of a policy with them."""
 
+from types import SimpleNamespace
+from unittest.mock import Mock
+
 import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
@@ -31,13 +34,21 @@ def measure(policy, keys, rank):
         policy.measurements.send(key, 100.0)
 
 
+def begin_step(policy, collective, *, was_good):
+    policy._run = SimpleNamespace(failure=None, is_finite=True) if was_good else None
+    configuration = policy._step.configuration
+    owner = Mock(collective=collective, messenger=collective, configuration=configuration)
+    policy._begin_step(owner)
+    return policy.decision
+
+
 def adopted(make, keys, ranks, outcomes):
     """Return by rank the step at which a policy adopts a plan or densities, and these."""
 
     def script(collective):
         policy, good = make(), False
         for step, is_good in enumerate(outcomes):
-            found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
+            found = begin_step(policy, collective, was_good=good)
             if found is not None:
                 return step, found
             measure(policy, keys, collective.rank)
