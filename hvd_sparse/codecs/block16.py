@@ -55,11 +55,7 @@ class Block16(ValuedCodec):
 
 
 def joined_blocks(
-    counts: np.ndarray,
-    positions: np.ndarray,
-    numel: int,
-    kernels: Packers,
-    bits: int = BLOCK_BITS,
+    counts: np.ndarray, positions: np.ndarray, numel: int, kernels: Packers, bits: int = BLOCK_BITS
 ) -> np.ndarray:
     """Return the indices of entries, uint32. ``counts`` has the number of these entries in each
     block of 2^bits entries, and ``positions`` has their positions within the blocks. Raises

@@ -74,10 +74,7 @@ class Compressor:
     """Name of the optimizer whose updates the memory computes, if ``optimizer=`` was given."""
 
     def __init__(
-        self,
-        configuration: Configuration,
-        place: str,
-        policy: Policy | None = None,
+        self, configuration: Configuration, place: str, policy: Policy | None = None
     ) -> None:
         if configuration.wire == DEVICE_WIRE and not self.has_device_wire:
             raise InvalidOption(

@@ -209,12 +209,7 @@ class GraphFunctions:
         return sent if is_joined else sent + self.seal(number)
 
     def send_dense(
-        self,
-        numel: int,
-        beside: Mapping[str, int],
-        first: np.ndarray,
-        token: Value,
-        scale: Value,
+        self, numel: int, beside: Mapping[str, int], first: np.ndarray, token: Value, scale: Value
     ) -> np.int64:
         """Let a tensor of ``numel`` entries that is never compressed enter the step, and return its
         number. ``first`` is the first entry of its gradient, so that the call waits for it;

@@ -16,11 +16,7 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import (
-    InvalidOption,
-    UnknownGradient,
-    UnsupportedInput,
-)
+from hvd_sparse.errors import InvalidOption, UnknownGradient, UnsupportedInput
 from hvd_sparse.frontend.compressor import check_call
 from hvd_sparse.types import FLOATS, Params, ProcessSet, Report, TensorSpec, Value
 
