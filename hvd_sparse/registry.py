@@ -128,9 +128,9 @@ def configuration(part: Any) -> dict[str, Any]:  # any kind of part, as JSON
     return options
 
 
-def import_siblings(package: str, path: list[str]) -> None:
+def import_parts(package: str) -> None:
     """Import the modules of a package, except those named ``_*``, to register their parts."""
-    for module in pkgutil.iter_modules(path):
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if not module.name.startswith("_"):
             importlib.import_module(f"{package}.{module.name}")
 

@@ -40,7 +40,8 @@ class Run16(Codec):
     needs_host = ""
 
     def encode(self, selection: Selection, kernels: Packers = reference) -> np.ndarray:
-        runs, fillers = _runs(selection.indices)
+        gaps = np.diff(selection.indices.astype(np.int64), prepend=-1) - 1
+        runs, fillers = (gaps & LONGEST).astype("<u2"), gaps >> 16
         codes = encode_values(selection.values, "float32", kernels)[1]
         looks_filled = (runs == LONGEST) & (codes == 0)
         if looks_filled.any():
@@ -88,11 +89,6 @@ class Run16(Codec):
     def body_bytes(self, count: int, numel: int, value_bytes: int = 4) -> float:
         fillers = count * expected_fillers(count, numel)
         return (count + fillers) * (2 + value_bytes)
-
-
-def _runs(indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    gaps = np.diff(indices.astype(np.int64), prepend=-1) - 1
-    return (gaps & LONGEST).astype("<u2"), gaps >> 16
 
 
 def expected_fillers(count: int, numel: int) -> float:

@@ -122,6 +122,11 @@ class LocalStepsBase:
                 f"compression is {compression!r}: give a function that makes a compressor, for "
                 "example functools.partial(Compression.topk, density=0.01)"
             )
+        if is_elastic():
+            raise InvalidOption(
+                "LocalSteps is made in an elastic run, whose new workers would lack the anchors: "
+                "run without --min-np, or exchange gradients at every step, without LocalSteps"
+            )
         check_whole(every, "every of LocalSteps", 1)
         check_number(outer_lr, "outer_lr of LocalSteps", 0)
         check_truth(nesterov, "nesterov of LocalSteps")
@@ -135,12 +140,12 @@ class LocalStepsBase:
 
     def _take(self, compressor: Compressor) -> None:
         self.compressor = compressor
-        try:
-            check_local(getattr(compressor, "configuration", None))
-        except InvalidOption:
-            if isinstance(compressor, Compressor):
+        if isinstance(compressor, Compressor):
+            try:
+                check_local(compressor.configuration)
+            except InvalidOption:
                 compressor.close()
-            raise
+                raise
 
     def advance(self) -> None:
         """Count a step of the local optimizer. Exchange the changes of the parameters if ``every``
@@ -186,28 +191,20 @@ class LocalStepsBase:
             self.compressor.load_state_dict(state)
 
 
-def check_local(configuration: Configuration | None) -> None:
-    """Raise InvalidOption if the run is elastic, or if ``LocalSteps`` does not work with the
-    compressor's configuration. ``configuration`` is None for Horovod's compressors and for
-    ``Compression.nothing``, which are accepted."""
-    if configuration is not None:
-        memory = configuration.memory
-        refuse_hiding(configuration.rule, "local steps send between passes")
-        if memory.finishes and getattr(memory, "momentum", True):
-            raise InvalidOption(
-                f"memory {memory.id!r} computes an optimizer's updates from gradients, but "
-                "LocalSteps sends changes of parameters, which it would multiply: use a method "
-                "with error feedback, without optimizer=; dgc has it with momentum=0.0"
-            )
-        if not configuration.rollback:
-            raise InvalidOption(
-                "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
-                "would then be in the residual already: leave rollback=False out"
-            )
-    if is_elastic():
+def check_local(configuration: Configuration) -> None:
+    """Raise InvalidOption if ``LocalSteps`` does not work with a compressor's configuration."""
+    memory = configuration.memory
+    refuse_hiding(configuration.rule, "local steps send between passes")
+    if memory.finishes and getattr(memory, "momentum", True):
         raise InvalidOption(
-            "LocalSteps is made in an elastic run, whose new workers would lack the anchors: run "
-            "without --min-np, or exchange gradients at every step, without LocalSteps"
+            f"memory {memory.id!r} computes an optimizer's updates from gradients, but "
+            "LocalSteps sends changes of parameters, which it would multiply: use a method "
+            "with error feedback, without optimizer=; dgc has it with momentum=0.0"
+        )
+    if not configuration.rollback:
+        raise InvalidOption(
+            "rollback is False, but LocalSteps repeats a failed exchange, whose entries "
+            "would then be in the residual already: leave rollback=False out"
         )
 
 

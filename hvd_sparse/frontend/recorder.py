@@ -39,11 +39,7 @@ class Recorder:
     tensors than this rank."""
 
     def __init__(
-        self,
-        step: Step,
-        every: int,
-        outlet: Outlet,
-        find_lagging: Callable[[], list[int]] | None = None,
+        self, step: Step, every: int, outlet: Outlet, find_lagging: Callable[[], list[int]]
     ) -> None:
         # Not the step, which refers to the compressor: the compressor's finalizer has this object,
         # and would keep the compressor alive.
@@ -88,12 +84,12 @@ class Recorder:
     def submitted(self, run: StepRun) -> None:
         """Ask in a new thread which ranks are behind, if the step ``run`` is measured. Called when
         this rank has submitted all tensors of the step."""
-        if run is not self._run or self._has_asked or self._find_lagging is None:
+        if run is not self._run or self._has_asked:
             return
-        self._has_asked, find = True, self._find_lagging
+        self._has_asked = True
 
         def ask() -> None:
-            lagging = find()
+            lagging = self._find_lagging()
             if self._run is run:
                 self._lagging = lagging
 

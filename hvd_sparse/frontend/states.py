@@ -24,12 +24,7 @@ tensor."""
 
 
 def footprint(step: Step, world_size: int) -> Report:
-    """Return the sizes of state and messages, JSON-serializable, computed from shapes alone.
-
-    state_bytes : bytes of a rank's memories between steps, with second buffers for ``rollback``
-    gathered_bytes : bytes of all ranks' messages in the first step, as if the exchange were
-        "allgather"; None if the density depends on the values of the gradients
-    """
+    """Return the sizes that ``Compressor.footprint`` describes, computed from shapes alone."""
     configuration, gathered = step.configuration, None
     sent = [spec for i, spec in enumerate(step.specs) if i in step.compressed]
     # An optimizer that was given to the compressor updates the other tensors by itself.

@@ -129,11 +129,9 @@ class _Counter:
     def take(self, threshold: float) -> Selection:
         if self._candidates is None:
             at, taken = self._last
-            return (
-                taken
-                if at == threshold and taken is not None
-                else self._kernels.take_at_least(self._x, threshold)
-            )
+            if at == threshold and taken is not None:
+                return taken
+            return self._kernels.take_at_least(self._x, threshold)
         kept = self._kernels.take_at_least(self._candidates.values, threshold)
         return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 

@@ -98,9 +98,8 @@ class DgcSampled(DensitySelector):
             passes += 1
         memo = context.margin_for(most + 1)
         if count > most:
-            few = largest_of(selection, wanted, context.kernels)
-            return Found(few, threshold, passes, is_fallback=True, memo=memo)
-        return Found(selection, threshold, passes, memo=memo)
+            selection = largest_of(selection, wanted, context.kernels)
+        return Found(selection, threshold, passes, is_fallback=count > most, memo=memo)
 
     def _sampled_threshold(
         self, accumulated: np.ndarray, context: Context, taken: Selection | None = None

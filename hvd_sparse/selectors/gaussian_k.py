@@ -9,33 +9,14 @@ from hvd_sparse.checks import check_choice, check_number, option
 from hvd_sparse.registry import SELECTORS
 from hvd_sparse.selectors.contract import Context, DensitySelector, Found, take_bounded
 
-
-@dataclass(frozen=True)
-class Rule:
-    """The parameters of a variant of ``gaussian_k``.
-
-    rounds : largest number of rounds; in each round, the entries that reach the threshold are
-        counted
-    least, most : the rounds end if the count is between ``least`` * k and ``most`` * k
-    lower : if fewer entries reach the threshold, it is multiplied by this factor below 1
-    higher : if more entries reach the threshold, it is multiplied by this factor above 1
-    is_literal : follow the paper's Algorithm 1: use the one-sided quantile, and do not change the
-        threshold after the last round
-    """
-
-    rounds: int
-    least: float
-    most: float
-    lower: float
-    higher: float
-    is_literal: bool = False
-
-
 VARIANTS = {
-    "ours": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5),
-    "paper": Rule(rounds=3, least=2 / 3, most=4 / 3, lower=0.5, higher=1.5, is_literal=True),
-    "improved": Rule(rounds=20, least=3 / 4, most=5 / 4, lower=1 / 1.02, higher=1.02),
+    "ours": (3, 2 / 3, 4 / 3, 0.5, 1.5),
+    "paper": (3, 2 / 3, 4 / 3, 0.5, 1.5),
+    "improved": (20, 3 / 4, 5 / 4, 1 / 1.02, 1.02),
 }
+"""For each variant: the largest number of rounds; the least and the largest number of entries, as
+multiples of k, with which the rounds end; and the factors by which the threshold is multiplied if
+fewer or more entries reach it."""
 
 
 @SELECTORS.register("gaussian_k")
@@ -84,22 +65,22 @@ class GaussianK(DensitySelector):
     needs_host = ""
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
-        rule = VARIANTS[self.variant]
+        rounds, least, most, lower, higher = VARIANTS[self.variant]
+        is_literal = self.variant == "paper"  # follow Algorithm 1
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         if moments.nonzeros <= wanted:  # take all non-zeros
             return Found(context.kernels.take_at_least(accumulated, 0.0))
         mean, std = context.kernels.mean_and_std(accumulated)
-        tails = 1 if rule.is_literal else 2
+        tails = 1 if is_literal else 2
         probability = min(1 - self.share / tails, 1 - 1e-16)  # 1 has no quantile
         threshold = mean + std * NormalDist().inv_cdf(probability)
         passes = 0
-        while passes < rule.rounds:
+        while passes < rounds:
             count = context.kernels.count_at_least(accumulated, threshold)
             passes += 1
-            if rule.least * wanted <= count <= rule.most * wanted:
+            if least * wanted <= count <= most * wanted:
                 break
-            if passes < rule.rounds or not rule.is_literal:
-                threshold *= rule.lower if count < wanted else rule.higher
-        most = self.cap * wanted
-        return take_bounded(accumulated, threshold, most, moments, context, passes)
+            if passes < rounds or not is_literal:
+                threshold *= lower if count < wanted else higher
+        return take_bounded(accumulated, threshold, self.cap * wanted, moments, context, passes)

@@ -235,20 +235,6 @@ def _is_number(value: object) -> bool:
     return is_number(value) or (isinstance(value, (float, np.floating)) and math.isinf(value))
 
 
-def _is_density(value: Any) -> bool:
-    return value is None or (is_number(value) and 0.0 < value <= 1.0)
-
-
-def _is_of_mappings(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(v, Mapping) for v in value.values())
-
-
-def _is_numbers(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and is_number(number) for name, number in value.items()
-    )
-
-
 def _is_memo(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(
@@ -279,7 +265,7 @@ FORM: Form = {
     "world_size": _is_whole,
     "reduction": lambda value: isinstance(value, str) and value in REDUCTIONS,
     "references": lambda value: isinstance(value, (list, tuple)) and all(map(is_number, value)),
-    "tensors": _is_of_mappings,
+    "tensors": lambda value: isinstance(value, Mapping) and all(map(_is(Mapping), value.values())),
 }
 TENSOR_FORM: Form = {
     "steps": _is_whole,
@@ -288,8 +274,10 @@ TENSOR_FORM: Form = {
     "is_sparse": _is(bool),
     "selected_in": _is(str),
     "exchange_memo": _is_memo,
-    "density": _is_density,
-    "numbers": _is_numbers,
+    "density": lambda value: value is None or (is_number(value) and 0.0 < value <= 1.0),
+    "numbers": lambda value: isinstance(value, Mapping)
+    and all(map(_is(str), value))
+    and all(map(is_number, value.values())),
     "arrays": _is(Mapping),
 }
 OPTIONAL = ("references", "density", "numbers")

@@ -110,9 +110,8 @@ class TensorflowCompressor(Compressor):
         caller = calling_optimizer()
         if is_optimizer_of_keras_3(caller) and type(caller).__module__ == "horovod._keras":
             raise UnsupportedInput(f"{type(caller).__name__} is an optimizer of Keras 3. {WAY_OUT}")
-        # Horovod caches its reducing functions by this hash. Another optimizer needs another
-        # function, because a traced one reads the variables of its optimizer, and no longer calls
-        # ``compress``, which checks the optimizer.
+        # A traced function reads the variables of its optimizer, and no longer calls ``compress``,
+        # which checks the optimizer, so another optimizer needs another function.
         if caller is None:
             return object.__hash__(self)
         self._check_open()

@@ -210,8 +210,12 @@ class Follower:
             )
         refuse_clipping(caller, self._memory)
         if caller is not self._optimizer:
-            self._foresee_again(caller)
+            rates = self.rates
             with tf.init_scope():
+                # Only now is it known how many batches Horovod accumulates for an update.
+                if rates is not None and rates.is_foreseen and passes_of(caller) > 1:
+                    self.rates = foresee(caller, None, len(rates.path))
+                    self.rates.is_checked = rates.is_checked
                 _warn_of_moments(
                     self._optimizer,
                     "hvd.DistributedOptimizer, which makes a new optimizer without them: write "
@@ -220,14 +224,6 @@ class Follower:
             # Another copy of an optimizer that has trained starts without moments, too.
             self._to_empty = set(self._offsets)
         self._optimizer = caller
-
-    def _foresee_again(self, caller: Optimizer) -> None:
-        # Only now is it known how many batches Horovod's optimizer accumulates for an update.
-        rates = self.rates
-        if rates is not None and rates.is_foreseen and passes_of(caller) > 1:
-            with tf.init_scope():
-                self.rates = foresee(caller, None, len(rates.path))
-            self.rates.is_checked = rates.is_checked
 
     def check(self, gradient: Value, variable: Value) -> None:
         """Raise InvalidOption if a gradient is sparse, or did not come through the compressor."""

@@ -122,7 +122,17 @@ class GraphBucket:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Add a tensor to the message. Return the array that Horovod reduces in place of the
         gradient, and the number by which ``receive`` finds the tensor."""
-        self._join(spec)
+        configuration = self._owner.configuration
+        is_alone = not self._is_group and configuration.groups != PLANNED
+        if configuration.select_over == "group" and is_alone:
+            raise InvalidOption(
+                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
+                "alone: give groups, or num_groups, to hvd.DistributedGradientTape or "
+                "hvd.DistributedOptimizer, make the compressor with groups='planned', or leave "
+                "select_over out"
+            )
+        self._specs.append(spec)
+        check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
         function = partial(self._owner.functions.send, beside=self._beside)
         moved = self._moved(0)
         if self._is_group:
@@ -141,19 +151,6 @@ class GraphBucket:
         if first:
             self._gathered = self._exchange(*first)
         return wire, number
-
-    def _join(self, spec: TensorSpec) -> None:
-        configuration = self._owner.configuration
-        is_alone = not self._is_group and configuration.groups != PLANNED
-        if configuration.select_over == "group" and is_alone:
-            raise InvalidOption(
-                f"select_over is 'group', and Horovod hands over the gradient of {spec.key!r} "
-                "alone: give groups, or num_groups, to hvd.DistributedGradientTape or "
-                "hvd.DistributedOptimizer, make the compressor with groups='planned', or leave "
-                "select_over out"
-            )
-        self._specs.append(spec)
-        check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
 
     def receive(
         self, number: tf.Tensor, flat: tf.Tensor, reduced: tf.Tensor, parameter: tf.Tensor

@@ -305,8 +305,12 @@ class GraphFunctions:
         try:
             if run.failure is not None:
                 raise run.failure
-            if sealed is None:
-                return self._receive_dense(ticket, reduced, parameter)
+            if sealed is None:  # the tensor is never compressed
+                if ticket.error is not None:
+                    raise ticket.error
+                result = self._step.finish_dense(ticket, reduced, parameter)
+                self._ledger.end(ticket.key)
+                return result
             # Check the carrier first, because its error explains errors in the message.
             self._step.report(ticket, reduced)
             with sealed.lock:  # the first thread does this for all tensors
@@ -326,15 +330,6 @@ class GraphFunctions:
         if self.witness is not None and self.witness.position == ticket.position:
             self.witness.note(result, ticket.scale)
         self._policy.arrived()
-        return result
-
-    def _receive_dense(
-        self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray
-    ) -> np.ndarray:
-        if ticket.error is not None:
-            raise ticket.error
-        result = self._step.finish_dense(ticket, reduced, parameter)
-        self._ledger.end(ticket.key)
         return result
 
     def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:

@@ -77,7 +77,7 @@ PASSES = {
     "chunk_max": 1,
     "chunked": 1,
     "dgc_sampled": lambda selector: selector.max_rounds,
-    "gaussian_k": lambda selector: VARIANTS[selector.variant].rounds,
+    "gaussian_k": lambda selector: VARIANTS[selector.variant][0],
     "ldte_bs": lambda selector: selector.max_passes,
     "radix_select": 8,
     "redsync_search": lambda selector: selector.max_passes,

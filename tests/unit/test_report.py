@@ -27,7 +27,7 @@ def train(path, method, **options):
     def run(collective):
         session = Session(configure(method, 0.1, **options), SPECS, collective)
         outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
-        recorder = Recorder(session.step, 3, outlet)
+        recorder = Recorder(session.step, 3, outlet, list)
         shapes = {spec.key: list(spec.shape) for spec in SPECS}
         about = {"world_size": 2, "config": session.step.configuration.describe()}
         recorder.put("run", {**about, "shapes": shapes})

@@ -41,7 +41,7 @@ def record(collective, writers, steps=STEPS, configuration=None, every=EVERY, sp
     session = Session(configuration or configure(density=0.1), specs, collective)
     place = Place(collective.rank, collective.world_size)
     outlet = Outlet(writers, place)
-    recorder = Recorder(session.step, every, outlet)
+    recorder = Recorder(session.step, every, outlet, list)
     for kind, content in told:
         recorder.put(kind, content)
     for step in range(steps):
@@ -126,7 +126,7 @@ def test_what_is_measured_now_and_then_is_what_is_measured_always():
 def test_between_records_and_after_the_end_nothing_is_measured(ends):
     def train(collective):
         session, seen = Session(configure(density=0.1), SPECS, collective), []
-        recorder = Recorder(session.step, 100, Outlet([print], Place()))
+        recorder = Recorder(session.step, 100, Outlet([print], Place()), list)
         for step in range(3) if ends else ():
             session.reduce(normals(SPECS, 0, step))
             seen.append((session.step.pipeline.observes, session.step.spans.is_heard))
@@ -184,7 +184,8 @@ def test_a_step_that_failed_is_told_as_such_and_counts_nothing():
 
     def train(collective):
         session = Session(configure(density=0.1), SPECS, collective)
-        recorder = Recorder(session.step, 1, Outlet([heard.append], Place(collective.rank)))
+        outlet = Outlet([heard.append], Place(collective.rank))
+        recorder = Recorder(session.step, 1, outlet, list)
         bad = normals(SPECS, 0, 0)
         bad["t0"][0, 0] = np.nan
         session.reduce(bad)
