@@ -178,7 +178,8 @@ class Compressor:
             self.watchdog.meet(collective.rank, gatherer)
             if is_elastic():
                 mine = self.state_dict()
-                shared = self._commits.rejoin(mine, collective, f"{name}.state", limit_s)
+                of_states = Gatherer(collective, f"{name}.state", limit_s)
+                shared = self._commits.rejoin(mine, of_states)
                 self.step.meet(shared["rank"], shared["world_size"])
                 self.load_state_dict(shared)
         self.step.meet(collective.rank, collective.world_size)
@@ -362,9 +363,9 @@ class Compressor:
                 "and load it on the same ranks"
             )
         self._follow_world()
-        state, name = self.state_dict(), f"hvd_sparse.save.{self.name}"
+        name, limit_s = f"hvd_sparse.save.{self.name}", self.configuration.timeout_s
         with waiting(self, SAVE):
-            gather_into_file(state, path, self.collective, name, self.configuration.timeout_s)
+            gather_into_file(self.state_dict(), path, Gatherer(self.collective, name, limit_s))
 
     def load(self, path: str | os.PathLike[str], strict: bool = True) -> IncompatibleKeys:
         """Load this rank's state from a file that ``save`` wrote; every rank reads the file. If the

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes, one_per_tensor
@@ -57,20 +57,19 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
     return [round(size) for size in np.geomspace(least, most, SIZES).tolist()]
 
 
-def time_messages(
-    collective: Collective, name: str, sizes: Sequence[int], timeout_s: float | None
-) -> Samples:
+def time_messages(gatherer: Gatherer, sizes: Sequence[int]) -> Samples:
     """Time allgathers of messages with the given lengths, in bytes. Return for each length the
     bytes that a rank receives, and the seconds of each repetition. All ranks must call this
     function. The message of each repetition has a slightly different length, so that the time
     includes Horovod's negotiation of a new length."""
-    found, others = [], max(1, collective.world_size - 1)
+    collective, found = gatherer.collective, []
+    others = max(1, collective.world_size - 1)
     for number, size in enumerate(sizes):
         times, received = [], []
         for repetition in range(1 + REPETITIONS):
             message = np.zeros(size + ITEM * repetition, np.uint8)
             start_s = time.perf_counter()
-            collective.allgather(message, f"{name}.{number}").wait(timeout_s)
+            collective.allgather(message, f"{gatherer.name}.size.{number}").wait(gatherer.timeout_s)
             times.append(time.perf_counter() - start_s)
             received.append(others * message.nbytes)
         found.append((statistics.median(received), times[1:]))

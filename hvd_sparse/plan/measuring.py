@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.collectives.contract import Collective, Gatherer
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
@@ -182,7 +182,8 @@ class MeasuringPolicy(Policy):
             self.measurements.begin(0.0, was_good=is_counted)
             is_counted = False
             with waiting(owner, self._timing):
-                self.decision = self._agree(owner.messenger, owner.configuration.timeout_s)
+                limit_s = owner.configuration.timeout_s
+                self.decision = self._agree(Gatherer(owner.messenger, self._name, limit_s))
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
         if self.decision is not None:
@@ -190,15 +191,14 @@ class MeasuringPolicy(Policy):
             self._adopt(owner, self.decision)
             self._clock.restart()
 
-    def _agree(self, collective: Collective, timeout_s: float | None) -> Value:
-        gatherer = Gatherer(collective, self._name, timeout_s)
+    def _agree(self, gatherer: Gatherer) -> Value:
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
             return None
-        timed = time_messages(collective, f"{self._name}.size", sizes_of(told), timeout_s)
-        samples = gatherer.tell_all(timed)
+        samples = gatherer.tell_all(time_messages(gatherer, sizes_of(told)))
         # Rank 0 decides for all ranks, because rounding differs between machines.
-        mine = self._decide(told, samples) if collective.rank == 0 else None
+        is_first = gatherer.collective.rank == 0
+        mine = self._decide(told, samples) if is_first else None
         decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
@@ -206,7 +206,7 @@ class MeasuringPolicy(Policy):
                 f"{self.kind.option}"
             )
         decision = self.kind.from_dict(decided)
-        if collective.rank == 0:
+        if is_first:
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
 

@@ -28,7 +28,7 @@ from typing import IO
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Gatherer
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.errors import CorruptCheckpoint, PeerFailure
 from hvd_sparse.types import Report, State
 
@@ -249,23 +249,16 @@ def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Part
             yield key, name, found
 
 
-def gather_into_file(
-    state: State,
-    path: str | os.PathLike[str],
-    collective: Collective,
-    name: str,
-    timeout_s: float | None,
-) -> None:
+def gather_into_file(state: State, path: str | os.PathLike[str], gatherer: Gatherer) -> None:
     """Gather all ranks' states on rank 0, one array at a time, and write them there to one file.
     All ranks must call this. If rank 0 cannot write, all ranks raise PeerFailure with rank 0's
     error."""
-    gatherer = Gatherer(collective, name, timeout_s)
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
     lost: list[Exception] = []
     parts = _noting(gather_parts(gatherer, mine, told), lost)
     failure = ""
-    if collective.rank == 0:
+    if gatherer.collective.rank == 0:
         try:
             with atomic(path) as stream:
                 writer = Writer(stream)

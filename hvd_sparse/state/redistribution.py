@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Gatherer
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.configuration import LOCAL
 from hvd_sparse.errors import CorruptCheckpoint, RankMismatch
 from hvd_sparse.state.checkpoint_file import with_arrays
@@ -155,14 +155,7 @@ def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) ->
     return {**given[0], **FORGOTTEN, "arrays": arrays}
 
 
-def sum_tensors(
-    mine: State | None,
-    chosen: State,
-    holders: int,
-    collective: Collective,
-    name: str,
-    timeout_s: float | None,
-) -> Report:
+def sum_tensors(mine: State | None, chosen: State, holders: int, gatherer: Gatherer) -> Report:
     """Return the tensors of this rank's new state, after the number of ranks has changed. All ranks
     must call this, because allreduces sum the arrays of the old ranks.
 
@@ -170,6 +163,7 @@ def sum_tensors(
     chosen : the old state of any rank, with [dtype, length] in place of each array
     holders : number of ranks that have an old state
     """
+    collective = gatherer.collective
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
     for key in chosen["model"]:
@@ -181,7 +175,8 @@ def sum_tensors(
             if mine is not None:
                 part[:] = np.asarray(mine["tensors"][key]["arrays"][array_name])
                 part *= _weight_of(array_name, example, chosen["reduction"], *sizes)
-            arrays[array_name] = collective.allreduce(part, name).wait(timeout_s).astype(dtype)
+            summed = collective.allreduce(part, gatherer.name).wait(gatherer.timeout_s)
+            arrays[array_name] = summed.astype(dtype)
         tensors[key] = {**example, **FORGOTTEN, "arrays": arrays}
     return tensors
 
@@ -242,9 +237,7 @@ class Commits:
         self._generation = self._commits[0].generation
         return self._commits[0].state
 
-    def rejoin(
-        self, state: State, collective: Collective, name: str, timeout_s: float | None
-    ) -> Report:
+    def rejoin(self, state: State, gatherer: Gatherer) -> Report:
         """Return the state with which this rank continues after ranks have joined or left. All
         ranks must call this. ``state`` is the present state, without tensors if the rank is new.
         All ranks raise RankMismatch if an old rank has no state of the step from which the others
@@ -253,7 +246,6 @@ class Commits:
         live = Held(self._generation, with_arrays(state, np.asarray))
         kept = (live, *self._commits, self._base, self._loose)
         held = [each for each in kept if each is not None]
-        gatherer = Gatherer(collective, name, timeout_s)
         told = gatherer.tell_all(
             {
                 "has_met": self._has_met,
@@ -264,15 +256,13 @@ class Commits:
         leader, holders = _agree(told)
         self._has_met = True
         point, chosen = told[leader]["held"][0], told[leader]["live"]
-        is_holder = collective.rank in holders
-        mine = next(each for each in held if each.point == point) if is_holder else None
-        rank, size = collective.rank, collective.world_size
+        rank, size = gatherer.collective.rank, gatherer.collective.world_size
+        mine = next(each for each in held if each.point == point) if rank in holders else None
         if len(holders) == size == chosen["world_size"]:  # no rank changed
             assert mine is not None
             tensors = with_arrays(mine.state, np.asarray)["tensors"]
         else:
-            own = mine.state if mine else None
-            tensors = sum_tensors(own, chosen, len(holders), collective, name, timeout_s)
+            tensors = sum_tensors(mine.state if mine else None, chosen, len(holders), gatherer)
         # A new worker's learning rate may depend on the new number of ranks, so it takes the run's
         # ``references``.
         shared = {f: chosen[f] for f in ("reduction", "references") if f in chosen}

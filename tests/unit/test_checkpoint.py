@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import worlds
 
+from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.errors import CorruptCheckpoint, ExchangeTimeout, PeerFailure, RankMismatch
 from hvd_sparse.state import checkpoint_file as checkpoint
 from hvd_sparse.state.checkpoint_file import gather_into_file
@@ -274,7 +275,9 @@ def test_a_path_that_cannot_be_written_is_an_error_on_every_rank(
     monkeypatch.chdir(tmp_path)
 
     def on_rank(collective):
-        gather_into_file(state_of(collective.rank), path, collective, "save", worlds.TIMEOUT_S)
+        gather_into_file(
+            state_of(collective.rank), path, Gatherer(collective, "save", worlds.TIMEOUT_S)
+        )
 
     results = worlds.LocalWorld(3, worlds.TIMEOUT_S).run_all(on_rank)
     assert [type(result) for result in results] == [PeerFailure] * 3
@@ -293,9 +296,8 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
             return call()
 
         around = worlds.Around(collective, lose)
-        gather_into_file(
-            state_of(collective.rank), tmp_path / "file", around, "save", worlds.TIMEOUT_S
-        )
+        gatherer = Gatherer(around, "save", worlds.TIMEOUT_S)
+        gather_into_file(state_of(collective.rank), tmp_path / "file", gatherer)
 
     results = worlds.LocalWorld(2, worlds.TIMEOUT_S).run_all(on_rank)
     assert isinstance(results[0], ExchangeTimeout)
@@ -320,7 +322,7 @@ def test_all_ranks_gather_into_one_file_and_long_arrays_in_slices(
         if collective.rank == 1:
             del state["tensors"]["a"]
         around = worlds.Around(collective, note)
-        gather_into_file(state, tmp_path / "file", around, "save", worlds.TIMEOUT_S)
+        gather_into_file(state, tmp_path / "file", Gatherer(around, "save", worlds.TIMEOUT_S))
 
     worlds.run(3, on_rank)
     slices = [each[1:-1] for each in gathered]  # without the two of JSON
