@@ -61,8 +61,7 @@ class FixedThreshold(Selector):
             count, kept = context.kernels.take_at_most(accumulated, self.threshold, most)
             is_fallback = count > most
         else:
-            moments = context.moments_of(accumulated)
-            found = take_bounded(accumulated, self.threshold, most, moments, context, 0)
+            found = take_bounded(accumulated, self.threshold, most, context)
             kept, is_fallback = found.selection, found.is_fallback
         was_cut = miss is not None and miss.aim.threshold > self.threshold
         memo = steer(context.memo, miss.count, most) if miss and was_cut else context.memo
