@@ -288,7 +288,7 @@ def check_form(state: State) -> None:
     wrong = _wrong(state, FORM)
     for key, tensor in ({} if wrong else state["tensors"]).items():
         wrong += _wrong(tensor, TENSOR_FORM, f" of {key!r}") or [
-            f"its {name} of {key!r} is not a vector of floats, but {_short(array)}"
+            f"its {name} of {key!r} is not a vector of floats, but {repr(array)[:80]}"
             for name, array in tensor["arrays"].items()
             if not _is_vector(array)
         ]
@@ -303,9 +303,5 @@ def _wrong(told: State, form: Form, whose: str = "") -> list[str]:
     missing = [f for f in form if f not in told and f not in OPTIONAL]
     invalid = [f for f, is_valid in form.items() if f in told and not is_valid(told[f])]
     return [f"it lacks {field}{whose}" for field in missing] + [
-        f"{field}{whose} is {_short(told[field])}" for field in invalid
+        f"{field}{whose} is {repr(told[field])[:80]}" for field in invalid
     ]
-
-
-def _short(value: object) -> str:
-    return repr(value)[:80]
