@@ -131,8 +131,7 @@ def check_select_over(select_over: object, exchange: Exchange, selector: Selecto
 
 def check_measured(option: str, exchange: Exchange) -> None:
     """Raise InvalidOption if the exchange starts collectives after the backward pass, because these
-    are not measured. ``option`` is the option that needs the measurements, as the start of the
-    message."""
+    are not measured. The message starts with ``option``, which needs the measurements."""
     if not exchange.is_one_allgather:
         raise InvalidOption(
             f"{option}, and exchange {exchange.id} starts collectives after the backward pass, "
@@ -164,8 +163,7 @@ def refuse_hiding(rule: DensityRule | None, why: str) -> None:
 
 
 def check_groups(groups: object) -> Groups:
-    """Return the checked option ``groups``, with tuples in place of lists. Raises InvalidOption for
-    an invalid value."""
+    """Check the option ``groups``, and return it with tuples in place of lists."""
     if groups is None or (isinstance(groups, str) and groups == PLANNED):
         return groups
     if isinstance(groups, int) and not isinstance(groups, bool) and groups >= 1:

@@ -82,8 +82,7 @@ WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
 
 TAKEN_BEFORE = ("density", "steps", "optimizer", "scheduler", "grad_scaler", "process_set")
-"""Options of the methods that are not fields of ``Configuration``, for the error about unknown
-options."""
+"""Options of the methods that are not in ``Configuration``, for the error about unknown options."""
 
 LOCAL = {"name", "engine", "timeout_s", "telemetry", "telemetry_every", "wire"}
 """Options that may differ between a compressor and a saved state. They may also differ between
@@ -214,8 +213,7 @@ class Configuration:
 
     def describe(self) -> Report:
         """Return a JSON-serializable mapping of all options, from which ``create`` makes an equal
-        configuration. Telemetry writers that are functions are omitted, because they cannot be in
-        JSON."""
+        configuration. Telemetry writers that are functions are left out."""
         told = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in PARTS:
             told[name] = None if told[name] is None else configuration(told[name])
@@ -245,12 +243,10 @@ class Configuration:
     ) -> Configuration:
         """Return a copy whose density rule (densities by name, or a function) is replaced by a
         table with the density of each of these tensors. Without a rule, return this configuration.
-        Raises InvalidOption if the rule has no density for a compressed tensor, or names a tensor
-        that does not exist.
+        Raises InvalidOption if the rule lacks a compressed tensor, or names an unknown tensor.
 
         measured : densities by tensor name that were measured for ``density="hiding"``. Tensors
-            without one get the smallest density. Comparisons ignore measured densities, so the copy
-            equals the original
+            without one get the smallest density. Comparisons ignore measured densities
         """
         rule, selector, schedule = self.rule, self.selector, self.schedule
         if rule is None:

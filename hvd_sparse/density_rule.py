@@ -28,8 +28,7 @@ class DensityRule:
 
     A tensor has the density of the pattern that equals its name, or else of the matching glob with
     the most characters that are not wildcards. The order of the patterns has no effect. For
-    example, with ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` the tensor ``fc.weight`` has the
-    density 0.01.
+    example, ``{"*": 0.001, "fc.*": 0.01, "fc.bias": 1.0}`` gives ``fc.weight`` the density 0.01.
 
     patterns : pairs of a name or glob and its density, sorted
     chooser : a function of a tensor's name and shape, given in place of patterns. ``bound`` calls

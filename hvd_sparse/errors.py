@@ -18,8 +18,7 @@ class SparseError(Exception):
 
 
 class UnknownName(SparseError, LookupError):
-    """Raised if no selector or other part is registered under an id; the message lists registered
-    ids."""
+    """Raised if no selector or other part has this id; the message lists the registered ids."""
 
 
 class InvalidOption(SparseError, ValueError):
@@ -32,9 +31,8 @@ class UnsupportedInput(SparseError, TypeError):
 
 
 class UnsupportedReduction(SparseError, RuntimeError):
-    """Raised if Horovod reduces gradients by another operation than Sum or Average. If Horovod
-    reduces over another process set than the compressor's, RankMismatch is usually raised
-    instead."""
+    """Raised if Horovod reduces gradients by another operation than Sum or Average. Another process
+    set than the compressor's usually raises RankMismatch instead."""
 
 
 class UnknownGradient(SparseError, LookupError):

@@ -38,8 +38,7 @@ ADAPTIVE = {"alpha", "rho", "lr_decay", "initial_accumulator_value"}
 """Options of RMSprop, Adadelta and Adagrad."""
 
 SLACK = 0.05
-"""Tolerated difference between a learning rate and the predicted one, as a fraction of the mean
-rate."""
+"""Tolerated difference from the predicted learning rate, as a fraction of the mean rate."""
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,7 @@ class Spans:
     (listeners). Without listeners the clock is not read.
 
     clock : function that returns seconds. With ``time.thread_time``, spans measure the CPU time of
-        the calling thread; then there may be only one listener, and it must not compare times of
-        different threads
+        the calling thread; then a single listener must not compare times of different threads
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -147,8 +146,7 @@ class TraceFile:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[TextIO | None]:
-        """Return a context that yields the file, or None if it is closed. An error of writing ends
-        the timeline."""
+        """Yield the file, or None if it is closed. An error of writing ends the timeline."""
         with self._lock:
             try:
                 yield self._file

@@ -33,8 +33,7 @@ Report = dict[str, Any]  # a mapping for users that can be converted to JSON
 State = Mapping[str, Any]  # a saved state or one of its tensors, before ``state_check`` checks it
 
 Memo = Union[None, float, list[float], Mapping[str, object]]
-"""What a selector or an exchange remembers between a tensor's steps; JSON-serializable, for
-checkpoints."""
+"""What a selector or an exchange remembers between a tensor's steps; JSON-serializable."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Selection:
         return Selection(self.indices[is_kept], self.values[is_kept], self.numel)
 
     def without(self, others: Selection) -> Selection:
-        """Return the entries that are not in ``others``. All entries of ``others`` must be in this
-        selection."""
+        """Return the entries that are not in ``others``, which must be a part of this selection."""
         is_left = np.ones(self.count, bool)
         is_left[np.searchsorted(self.indices, others.indices)] = False
         return Selection(self.indices[is_left], self.values[is_left], self.numel)

@@ -2,8 +2,7 @@
 prediction is arithmetic (``Setting.step``); nothing is measured.
 
 The assumptions are: a collective starts after one cycle of Horovod and the latencies of all hops in
-a ring of the ranks. It then overlaps with the backward pass. Selecting and encoding make the
-backward pass longer.
+a ring of the ranks. It then overlaps with the backward pass, which selecting and encoding prolong.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from hvd_sparse.methods.builder import density_for, too_few
 
 
 class Model(NamedTuple):
-    """A model: number of entries of all gradients, number of compressed tensors, and seconds of a
-    backward pass."""
+    """A model: entries of all gradients, compressed tensors, and seconds of a backward pass."""
 
     numel: int
     tensors: int
@@ -67,8 +65,7 @@ UPDATE_PART = 0.6
 """Part of the optimizer's step that a sparse step still takes: the time in which a compressor with
 ``optimizer=`` computes the updates. Measured with AdamW (docs/results/trainings.md)."""
 MARGIN = 1.05
-"""A sparse step must be faster than dense and fp16 by this factor, because dense gradients keep the
-accuracy."""
+"""Sparse steps must be faster than all others by this factor: dense gradients keep the accuracy."""
 AS_GOOD = 1.02
 """Steps whose times differ by at most this factor count as equally fast; of these, the step that
 sends most is advised."""

@@ -68,8 +68,7 @@ def decode_gaps(
     body: np.ndarray, count: int, numel: int, kernels: Packers = reference
 ) -> np.ndarray:
     """Return the indices that ``encode_gaps`` encoded in ``body``, uint32 [count], ascending.
-    Raises CorruptPayload unless their code fills ``body`` exactly, and all indices are below
-    ``numel``."""
+    Raises CorruptPayload unless their code fills ``body``, and all indices are below ``numel``."""
     if count == 0:
         need(body.size == 0, f"a payload without entries has {body.size} bytes of indices")
         return np.empty(0, np.uint32)

@@ -25,8 +25,7 @@ The two levels of int2 follow from the mean magnitude m:
 These three means are computed from integers, because sums of integers are exact. So the levels do
 not depend on the order of addition, and decoded values encode to the same bytes again. To get
 integers, each magnitude is divided by a unit and rounded down, but to at least 1. The unit is 2^-26
-of a power of two above the largest magnitude, but at least 2^-125. The levels are truncated to 16
-significant bits.
+of a power of two above the largest magnitude, but at least 2^-125. Levels have 16 significant bits.
 
 The norm of int2's rounding error is at most the norm of the values (except for magnitudes below the
 unit). The authors of SparseLoCo have not published how they choose the levels; this choice is ours.
@@ -88,9 +87,8 @@ def missing_code(width: int) -> int:
 
 def encode_values(values: np.ndarray, name: str, kernels: Packers) -> tuple[np.ndarray, np.ndarray]:
     """Encode values in the format ``name``. Return two arrays: the prefix, which is sent before the
-    codes, and the codes. The prefix holds the step of int8 or int4, or the levels of int2; it is
-    empty in other formats. Codes of whole bytes are unsigned integers [count]; shorter codes are
-    packed in uint8."""
+    codes, and the codes. The prefix is the step of int8 or int4, or the levels of int2, or empty.
+    Codes of whole bytes are unsigned integers [count]; shorter codes are packed in uint8."""
     if name == "float32":
         codes = values.view(f"u{values.itemsize}").astype(f"<u{values.itemsize}", copy=False)
         return NOTHING, codes

@@ -26,8 +26,7 @@ class Block16(ValuedCodec):
 
     With 16-bit values a sent entry costs 4 bytes. The counts add 2 bytes per block: a third of a
     byte per sent entry at density 1e-4, less at higher densities. Cost of encoding and of decoding:
-    a copy of the positions, a conversion of the values, and a CRC-32 of half as many bytes as with
-    ``index_value``.
+    a copy of the positions, a conversion of the values, and half the CRC-32 of ``index_value``.
     """
 
     values: str = option(check_format, "bfloat16", formats=ALL_FORMATS)

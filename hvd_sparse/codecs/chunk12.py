@@ -31,8 +31,7 @@ class Chunk12(ValuedCodec):
 
     Paper: sarfi2025sparseloco.  Departs: any number of a chunk's entries may be sent, while the
     paper sends exactly 64. This number takes 2 bytes per chunk: 0.03 bytes per sent entry at
-    density 1/64, and half a byte at density 0.001, where ``golomb`` needs fewer bytes than this
-    codec.
+    density 1/64, and half a byte at density 0.001, where ``golomb`` needs fewer bytes.
     """
 
     values: str = option(check_format, "int2", formats=ALL_FORMATS)

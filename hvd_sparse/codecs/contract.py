@@ -33,8 +33,7 @@ class Codec(Options):
     ----------
     number : number that identifies the codec in frames, and never changes; None for a codec that
         lets another codec write the frames. 12 is reserved for a removed codec
-    is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the rounding
-        errors
+    is_exact : decoded values equal the encoded ones bit for bit; if not, memories keep the errors
     sends_zeros : selected entries that are exactly zero are sent
     row_body : identifier of the body's format in ``kernels.rows``, which encodes many tensors in
         one call; 0 if ``kernels.rows`` does not support the codec

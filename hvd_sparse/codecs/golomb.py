@@ -21,12 +21,10 @@ class Golomb(ValuedCodec):
         body: the gaps, in the Golomb code of ``kernels.packing``; values (default: bfloat16)
 
     The modulus of the code, 2^b or 3 * 2^b, follows from count and numel, and is not sent. Random
-    indices at densities below 0.1 cost at most 1.1 % more than their entropy (11.41 bits at density
-    0.001).
+    indices at densities below 0.1 cost at most 1.1 % more than their entropy (11.41 bits at 0.001).
 
     Cost of encoding and of decoding: about ten vector operations, and a loop over the codes. The
-    codes have variable lengths, so the place of each code is known only after the place of the code
-    before it.
+    codes have variable lengths, so each code's place is known only after that of the code before.
 
     Paper: golomb1966run; for gradients, sattler2019stc.
     """

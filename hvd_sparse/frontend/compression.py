@@ -167,8 +167,7 @@ class LocalStepsBase:
 
     def stats(self) -> Report:
         """Return the compressor's ``stats()``, in which each exchange counts as one step. Raises
-        InvalidOption with ``Compression.nothing`` and Horovod's compressors, which count
-        nothing."""
+        InvalidOption if the compressor counts nothing (``Compression.nothing``, Horovod's own)."""
         if not isinstance(self.compressor, Compressor):
             raise InvalidOption(
                 f"the compressor of LocalSteps is {self.compressor!r}, which counts nothing: leave "

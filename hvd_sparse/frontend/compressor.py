@@ -97,8 +97,7 @@ class Compressor:
         self._trace_file: TraceFile | None = None
 
     def resolve(self) -> None:
-        """Find the tensors and create the attribute ``step``, if the constructor has not done
-        so."""
+        """Find the tensors and create the attribute ``step``, unless the constructor did so."""
 
     def _start(self, rank: int, process_rank: int) -> None:
         """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
@@ -309,9 +308,8 @@ class Compressor:
         config, model : the parts and options; the shape and dtype of every tensor
         rank, world_size : the rank to which the state belongs, and the number of ranks
         reduction : "average" or "sum"
-        references : only if densities follow the learning rate: for each parameter group, the
-            reference rate. The density of a step is proportional to the step's learning rate
-            divided by this rate
+        references : only if densities follow the learning rate: for each parameter group, the rate
+            with which the learning rate of each step is compared
         tensors : for each tensor that had a step, by name: the number of completed steps, the last
             threshold, the values that selector and exchange keep for the next step, the name of the
             tensor or group from which entries were last selected, the memory's arrays and numbers,
@@ -325,8 +323,7 @@ class Compressor:
         """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor
         has, and of those that only the state has.
 
-        If parameters were added or removed, ``strict=False``, given on all ranks, loads the tensors
-        that both have.
+        If parameters were added or removed, ``strict=False`` on all ranks loads the common tensors.
 
         Raises
         ------
@@ -464,8 +461,7 @@ def say_alone() -> None:
 
 def check_process_set(process_set: ProcessSet, world_size: int) -> None:
     """Raise InvalidOption for a process set that Horovod does not know, and for any set but the
-    global one in an elastic run. Warn if there is only one rank, because Horovod then calls no
-    compressor."""
+    global one in an elastic run. Warn of a single rank, for which Horovod calls no compressor."""
     if is_elastic() and getattr(process_set, "process_set_id", None):
         raise InvalidOption(
             f"process_set is {process_set!r} in an elastic run: when a worker dies, Horovod aborts "
@@ -483,8 +479,7 @@ def check_process_set(process_set: ProcessSet, world_size: int) -> None:
 
 def check_call(hvd: Value, op: object, ours: ProcessSet, theirs: ProcessSet) -> None:
     """Raise UnsupportedReduction if the reduction ``op`` of a call of Horovod is not supported, and
-    RankMismatch if the call has another process set than the compressor, because some ranks would
-    then wait forever."""
+    RankMismatch if the call has another process set, because some ranks would wait forever."""
     if op not in (hvd.Average, hvd.Sum):
         name = next((name for name in REFUSED_OPS if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(

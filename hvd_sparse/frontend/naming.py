@@ -17,8 +17,7 @@ _LIVE: weakref.WeakValueDictionary[str, Naming] = weakref.WeakValueDictionary()
 _MET: dict[str, list[object]] = {}
 """Maps a place to the compressors that have begun a handshake in this world, in order."""
 _NUMBERS: dict[str, dict[int, object]] = {}
-"""Maps a place to the numbers in use in names, each with an object that stands for its
-compressor."""
+"""Maps a place to the numbers in use in names, each with an object for its compressor."""
 
 
 class Naming:

@@ -195,9 +195,8 @@ def _received(ticket: TensorStep) -> int | None:
 
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
-    """Return the durations of the parts of a step (spans), in seconds: by kind, such as "select" or
-    "exchange", and then by tensor name. The exchange of a bucket counts in full for each tensor in
-    the bucket."""
+    """Return the durations of the parts of a step (spans), in seconds: by kind, such as "select",
+    and then by tensor name. A bucket's exchange counts in full for each of its tensors."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for span in list(spans):
         for key in span.keys:

@@ -19,8 +19,7 @@ from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
 SAMPLE = 64
-"""Number of entries of a sample state, whose bytes are scaled to the number of entries of each
-tensor."""
+"""Number of entries of a sample state, whose bytes are scaled to each tensor's entries."""
 
 
 def footprint(step: Step, world_size: int) -> Report:

@@ -17,8 +17,7 @@ from hvd_sparse.types import Optimizer, Option, ProcessSet, Value
 
 SCOPE = "hvd_sparse/"
 """Name scope of collectives, in place of Keras's scope, which is the optimizer's name: Keras counts
-optimizers in these names, so ranks that have made different numbers of optimizers would wait for
-each other."""
+optimizers in these names, so ranks with different numbers of optimizers would wait forever."""
 Reduce = Callable[[list[Value], list[Value]], list[Value]]
 AROUND = (
     "a LossScaleOptimizer skips a step only on ranks whose gradients are not finite, and the "
@@ -86,8 +85,7 @@ def PartialDistributedGradientTape(
 
 
 class _Given(tf.GradientTape):  # type: ignore[misc]
-    """A tape that is given gradients in place of a loss, so that Horovod's tape only reduces
-    them."""
+    """A tape that gets gradients in place of a loss, so that Horovod's tape only reduces them."""
 
     def gradient(self, target: Value, *others: Value) -> Value:
         return target
@@ -226,8 +224,7 @@ class _Reducing(_Distributed):
 class _Agreeing(_Distributed):
     """Mixin for a ``LossScaleOptimizer`` that checks gradients which differ between the ranks, for
     example because its inner optimizer accumulates and averages them. After every batch, all ranks
-    learn whether the gradients of every rank are finite, so that all ranks skip the same
-    batches."""
+    learn whether the gradients of every rank are finite, so that all skip the same batches."""
 
     _hvd_sparse_process_set: ProcessSet
 

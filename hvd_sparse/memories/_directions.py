@@ -71,8 +71,7 @@ computed again in float64."""
 
 
 def norm_of(x: np.ndarray) -> float:
-    """Return the Euclidean norm of a flat vector. Squares are summed in blocks, whose sums are
-    added in float64."""
+    """Return the Euclidean norm of a flat vector. Sums of blocks are added in float64."""
     blocks = [x[at : at + BLOCK] for at in range(0, x.size, BLOCK)]
     squares = sum(float(np.dot(block, block)) for block in blocks)
     if not SMALL < squares < math.inf:
@@ -264,8 +263,7 @@ class DirectionState(ResidualState):
         raise NotImplementedError
 
     def _note_written(self, *vectors: DoubleBuffer) -> None:
-        """Record that this step has written new versions of these vectors, so that ``commit`` keeps
-        the new versions."""
+        """Record that this step has written new versions of these vectors, for ``commit``."""
         self._written += [each for each in vectors if each not in self._written]
 
     def commit(self) -> None:

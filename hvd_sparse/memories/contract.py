@@ -178,8 +178,7 @@ class MemoryState:
         """Keep the new version of the state, because the step succeeded."""
 
     def roll_back(self) -> None:
-        """Drop the new version of a failed step. With ``rollback``, this restores the state before
-        the step."""
+        """Drop the new version of a failed step. With ``rollback``, the old state is restored."""
 
     def add(self, returned: Selection) -> None:
         """Add to the committed residual the entries that an exchange returned as not applied."""

@@ -50,8 +50,7 @@ class MomentumFeedback(MomentumMemory):
         part = 1 - momentum**age
 
     The age of an entry is the number of steps since it was last sent, or since the first step. On
-    dense steps, and for tensors that are never compressed, a velocity u replaces v, and the result
-    is as in SGD.
+    dense steps, and for tensors that are never compressed, a velocity u replaces v, as in SGD.
 
     Parameters
     ----------

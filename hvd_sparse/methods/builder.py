@@ -37,8 +37,7 @@ accuracy more than sending exact values."""
 def of_paper(key: str, *defines: str) -> Callable[[Function], Function]:
     """Return a decorator that adds a paper's citation key to a named method. ``defines`` has the
     options besides ``selector`` that the method itself sets, so that it raises InvalidOption if the
-    program gives them. If the method has an option ``density``, it also accepts ``steps``
-    instead."""
+    program gives them. A method with an option ``density`` also accepts ``steps`` instead."""
 
     def mark(method: Function) -> Function:
         density = inspect.signature(method).parameters.get("density")

@@ -30,8 +30,7 @@ ITEM = 8
 
 Buckets = list[tuple[int, ...]]
 Samples = list[tuple[float, list[float]]]
-"""A pair for each length of messages: the bytes that a rank receives, and the seconds of each
-repetition."""
+"""For each length of messages, the bytes that a rank receives, and each repetition's seconds."""
 Numbers = Any  # a float or an array of floats
 
 
@@ -86,8 +85,7 @@ class Costs:
     encode_s : with ``select_over="group"``, constant seconds of encoding each tensor, which
         ``work``, the time of a group, does not include; otherwise 0
     compressed : positions of the compressed tensors
-    ready_s : by tensor name, seconds from the arrival of a step's first gradient to that of the
-        tensor's gradient
+    ready_s : by tensor name, seconds from a step's first gradient to the tensor's gradient
     nbytes : by tensor name, bytes that a rank sends
     """
 

@@ -17,8 +17,7 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Upper bound of layers^2 * groups in the search for a plan, which takes about a second for 1,000
-layers."""
+"""Upper bound of layers^2 * groups in the search for a plan. 1,000 layers take about a second."""
 
 GRID = 48
 """Number of steps of the logarithmic grid of densities. With the grid, rounding errors cannot
@@ -204,8 +203,7 @@ def end_s(instance: Instance, plan: Sequence[int]) -> float:
 
 
 def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan after joining neighbouring groups wherever this does not make the step end
-    later."""
+    """Return the plan after joining neighbouring groups wherever this does not delay the end."""
     ends = list(plan)
     # Tolerate differences in rounding.
     limit_s = end_s(instance, ends) * (1 + 1e-12)

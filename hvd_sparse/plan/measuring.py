@@ -29,8 +29,7 @@ from hvd_sparse.types import Report, State, Value
 logger = logging.getLogger("hvd_sparse")
 
 STEPS = 5
-"""Number of steps that are measured. Results are medians, because one delayed step hardly changes a
-median."""
+"""Number of measured steps. Results are medians, which one delayed step hardly changes."""
 WINDOW = 20
 """Number of steps in a window; the median step times of windows are compared."""
 SETTLING = 5
@@ -105,8 +104,7 @@ class Measurements:
         steps, by tensor name. If one selection is made over a group, "work" has its seconds by the
         group's name.
 
-        "ready" : seconds from the step's first gradient to the tensor's gradient, without this
-            package's work
+        "ready" : seconds from the step's first gradient to the tensor's, without our own work
         "work" : seconds of selecting and encoding
         "encode", "decode" : seconds of encoding and of decoding
         "nbytes" : bytes sent
@@ -244,8 +242,7 @@ class MeasuringPolicy(Policy):
         self._clock.resume()
 
     def sent(self, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sent, scaled from the step's density to the density after
-        warm-up."""
+        """Record the bytes that a tensor sent, scaled to the density after warm-up."""
         if self.is_over:
             return
         self._run = ticket.run

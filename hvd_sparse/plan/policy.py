@@ -3,8 +3,7 @@
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
 uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends early if the
 first measured step is far slower than the best way so far. A step is timed from its first gradient
-to its last result. All ranks compare the slowest rank's medians, so all choose the same way at the
-same step.
+to its last result. The slowest rank's medians count, so all ranks choose the same way at once.
 """
 
 from __future__ import annotations
@@ -32,15 +31,13 @@ logger = logging.getLogger("hvd_sparse")
 SPARSE, FP16 = "sparse", "fp16"
 WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
-"""The way of a dense step that also sends the residuals. One such step precedes "dense" or "fp16"
-steps."""
+"""The way of a dense step that also sends the residuals; it precedes "dense" and "fp16" steps."""
 
 TRIAL = "the trial of Compression.auto"
 WARMUP = 2
 """Number of first steps that are not measured, because they include compilation and allocation."""
 HOPELESS = 2.0
-"""A way is dropped if its first measured step takes at least this factor times the best median so
-far."""
+"""A way is dropped if its first measured step takes this factor times the best median so far."""
 MARGIN = 1.1
 """Factor by which sparse must be faster than the best other way. It is above 1 because medians of a
 few steps are uncertain, and dense is the safer choice."""
@@ -124,8 +121,7 @@ class StepClock:
         return last_s
 
     def resume(self) -> None:
-        """Restart the timer of the current step, so that its time excludes the comparison with
-        other ranks."""
+        """Restart the timer of the step, to exclude the time of a comparison with other ranks."""
         self._began = time.perf_counter()
 
     def end(self) -> None:
@@ -153,8 +149,7 @@ class Policy:
 
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         """Called in place of ``sent`` in TensorFlow graphs. The gradient arrived at the time
-        ``came_s``, in seconds. ``everything`` is True if ``begin`` returned ``EVERYTHING`` for
-        it."""
+        ``came_s``, in seconds. ``everything`` tells whether ``begin`` returned ``EVERYTHING``."""
 
     def end(self) -> None:
         """Called when the program requests a result. The next gradient begins a step."""
@@ -196,16 +191,14 @@ def waiting(owner: Owner, what: str) -> Iterator[None]:
 
 def tell_all(owner: Owner, what: str, name: str, mine: object) -> list[Value]:
     """Send a JSON-serializable value to all ranks, and return all ranks' values in rank order.
-    ``name`` is the name of the collective, and ``what`` its purpose, which the error of a timeout
-    names."""
+    ``name`` is the collective's name, and ``what`` its purpose, for the error of a timeout."""
     with waiting(owner, what):
         limit_s = owner.configuration.timeout_s
         return Gatherer(owner.collective, name, limit_s).tell_all(mine)
 
 
 class Trial:
-    """Measures the ways one after the other, and chooses the fastest. Sparse must be faster by the
-    factor ``MARGIN``.
+    """Measures the ways in turn, and chooses the fastest. Sparse must be ``MARGIN`` times as fast.
 
     ways : the ways to try, in this order
     steps : number of measured steps for each way

@@ -23,8 +23,7 @@ class ExponentialWarmup(ValuedSchedule):
     ----------
     stage_steps : number of steps in a stage; in the paper, a stage is an epoch
     stages : number of stages, after which the density is ``value``
-    formula : "paper"; or "code", the formula in the authors' later code, which contradicts that
-        code's documentation
+    formula : "paper"; or "code", as in the authors' later code, against that code's documentation
 
     Notes
     -----

@@ -44,8 +44,7 @@ class LearningRate(ValuedSchedule):
     steps: int | None = option(check_whole, None, least=1)
 
     def density(self, step: int) -> float:
-        """Return the mean density, because a step's density depends on the rate, not on the
-        step."""
+        """Return the mean density: a step's density depends on the rate, not on the step."""
         return self.number
 
     def density_at(self, pace: Pace) -> float:

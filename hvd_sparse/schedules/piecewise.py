@@ -19,8 +19,7 @@ class Piecewise(Schedule):
     boundaries : ascending numbers of steps; from step ``boundaries[i]`` on, the density is
         ``densities[i + 1]``
     densities : one density more than boundaries, each in (0, 1]. If a tensor has its own density,
-        all densities are multiplied by the factor that makes the last one the tensor's density, but
-        are limited to 1
+        all are multiplied by the factor that makes the last one this density, and limited to 1
     """
 
     boundaries: tuple[int, ...]

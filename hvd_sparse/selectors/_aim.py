@@ -27,8 +27,7 @@ SMALLEST, LARGEST = 2.0**-126, (2.0 - 2.0**-23) * 2.0**127
 """The smallest normal float32, and the largest float32."""
 
 CAPACITY = 6
-"""Capacity of an aim, as a multiple of k. If more entries than the capacity reach the aim, the pass
-collects none."""
+"""Capacity of an aim, as a multiple of k. If more entries reach the aim, the pass collects none."""
 
 FEW = 4096
 """The capacity of an aim is at least k plus this number, because short lists cost little."""
@@ -115,8 +114,7 @@ def steer(margin: Memo, found: int | None, needed: int) -> float:
     """Return the margin of the next aim: the fraction by which it lies below the last threshold.
     ``margin`` is that of the last aim; None at first. The margin grows if ``found``, the number of
     collected entries, is below or hardly above ``needed``, and narrows slowly if ``found`` is
-    clearly above. It is halved if ``found`` is None: more entries than the capacity reached the
-    aim."""
+    clearly above. It is halved if ``found`` is None: the entries exceeded the capacity."""
     if found is None:
         return float(min(MOST, max(LEAST, 0.5 * margin_of(margin))))
     return float(steered(margin_of(margin), found, needed))

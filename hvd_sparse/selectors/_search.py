@@ -60,8 +60,7 @@ def bisection(bracket: Bracket, wanted: int) -> float:
 
 def log_count(bracket: Bracket, wanted: int) -> float:
     """Return an estimate of the threshold that ``wanted`` entries reach, always inside the bracket.
-    The logarithm of the count is interpolated, because at large thresholds it is nearly linear in
-    the threshold."""
+    The logarithm of the count is interpolated: it is nearly linear in large thresholds."""
     # A count of 0 has no logarithm, so half an entry takes its place.
     most, least = math.log(bracket.low_count), math.log(max(bracket.high_count, 0.5))
     fraction = (most - math.log(wanted)) / (most - least) if most > least else 0.5

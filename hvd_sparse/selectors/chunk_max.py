@@ -17,8 +17,7 @@ class ChunkMax(DensitySelector):
 
     k is the number of entries that the density gives. At most k entries are sent, one for each
     chunk that is not all zeros. If magnitudes in a chunk are equal, the first entry is selected.
-    The selector needs no search and no sort, but its entries are usually not the tensor's k
-    largest.
+    There is no search and no sort, but the entries are usually not the k largest of the tensor.
 
     Cost: one pass, and the allocation of a vector of zeros.
 

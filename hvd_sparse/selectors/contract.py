@@ -114,8 +114,7 @@ class Selector(Options):
         signs)
     needs_rng : the selector draws random numbers, and has an option ``seed``
     needs_gradient : the selector needs the vector that was added to the residual
-    is_unbiased : the expectation of the sent vector is the accumulated vector, so that no residual
-        is needed
+    is_unbiased : the sent vector's expectation is the accumulated vector: no residual is needed
     has_shared_indices : all ranks select the same indices
     sums_statistics : the selector computes statistics (``measure``) and selects by them
         (``find_by``). If an exchange sums the statistics over the ranks before ``find_by``, all
@@ -219,8 +218,7 @@ class Selector(Options):
         raise NotImplementedError
 
     def at_density(self, density: float) -> Selector:
-        """Return a copy of this selector with ``density``. A selector without this option returns
-        itself."""
+        """Return a copy with ``density``. A selector without this option returns itself."""
         return self
 
 

@@ -26,8 +26,7 @@ class FixedThreshold(Selector):
     threshold : float > 0, compared with the magnitudes of the accumulated gradient
     max_density : largest fraction of a tensor that is sent, in (0, 1]. If more entries reach the
         threshold, the largest of them are sent
-    signs_only : send sign(x) * threshold instead of x, as Strom does; the excess stays in the
-        residual
+    signs_only : send sign(x) * threshold instead of x, as Strom does; the residual keeps the rest
 
     Notes
     -----

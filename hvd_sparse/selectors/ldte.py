@@ -47,8 +47,7 @@ class Ldte(DensitySelector):
 
     Cost: one pass to take the entries.
 
-    Paper: chen2021ldte.  Departs: the number of entries is bounded by ``cap``, and at least one
-    entry is sent.
+    Paper: chen2021ldte.  Departs: at most ``cap`` * k entries and at least one entry are sent.
     """
 
     cap: float = option(check_number, 8.0, low=1, with_low=True)

@@ -14,8 +14,7 @@ DIGIT_BITS = 8
 @SELECTORS.register("radix_select")
 @dataclass(frozen=True)
 class RadixSelect(ExactSelector):
-    """Select exactly the k entries of largest magnitude, by finding the k-th magnitude byte by
-    byte.
+    """Select exactly the k entries of largest magnitude. The k-th one is found byte by byte.
 
         the bit patterns of |x|, read as integers, have the same order as |x|
         for each byte of the pattern, the highest byte first:

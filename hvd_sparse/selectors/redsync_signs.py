@@ -22,8 +22,7 @@ class RedsyncSigns(DensitySelector):
 
     Parameters
     ----------
-    search : select k to 2k entries by ``redsync_search``, instead of exactly k by
-        ``redsync_trimmed``
+    search : select k to 2k entries by ``redsync_search``, not exactly k by ``redsync_trimmed``
 
     Notes
     -----

@@ -12,8 +12,7 @@ from hvd_sparse.selectors.contract import Context, ExactSelector, Found, least_o
 @SELECTORS.register("redsync_trimmed")
 @dataclass(frozen=True)
 class RedsyncTrimmed(ExactSelector):
-    """Select exactly the k largest entries, by exact top-k among the entries above a coarse
-    threshold.
+    """Select exactly the k largest entries, by exact top-k of those above a coarse threshold.
 
         threshold = mean(|x|) + r * (max(|x|) - mean(|x|))
         r = 1 - step, 1 - 2 * step, ... until at least k entries reach the threshold

@@ -27,16 +27,14 @@ class ReusedThreshold(DensitySelector):
     ----------
     period : number of steps from one exact top-k to the next, 1 or more
     drift : factor by which the threshold changes, 1 or more
-    cap : 1 or more. If more than cap * k entries, or none, reach the threshold, the step selects by
-        exact top-k
+    cap : 1 or more. If more than cap * k entries, or none, reach the threshold, top-k selects
 
     Notes
     -----
     Cost: in nearly every step, no extra pass over the tensor. The pass that adds the gradient to
     the residual also collects the entries that reach the threshold. For an exact top-k, the pass
     collects the entries that reach a value slightly below the last threshold, and the k largest of
-    them are selected. If too few or too many entries were collected, an exact top-k of the whole
-    vector follows.
+    them are selected. If these are too few or too many, an exact top-k of the vector follows.
 
     Paper: li2022oktopk.  Departs: ``cap`` limits the number of entries; entries equal to the
     threshold are selected (``>=``), so that an exact top-k includes its k-th entry.

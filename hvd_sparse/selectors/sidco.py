@@ -92,8 +92,7 @@ FITS: dict[str, tuple[Fit, Fit]] = {
     "generalised_pareto": (generalised_pareto, generalised_pareto),
     "gamma": (gamma, generalised_pareto),
 }
-"""For each value of the option ``distribution``, the fit of the first stage and that of later
-stages."""
+"""For each value of ``distribution``, the fit of the first stage and that of later stages."""
 
 
 @SELECTORS.register("sidco")

@@ -12,8 +12,7 @@ from hvd_sparse.types import Selection
 @SELECTORS.register("sign_vote")
 @dataclass(frozen=True)
 class SignVote(Selector):
-    """Send the sign of every non-zero entry, +1 or -1, as a vote. Memory ``majority_vote`` counts
-    the votes.
+    """Send the sign of every non-zero entry, +1 or -1, as a vote for memory ``majority_vote``.
 
     Exact zeros do not vote. Cost: one pass to write the signs.
 

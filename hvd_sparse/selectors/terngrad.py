@@ -19,15 +19,13 @@ class TernGrad(Selector):
 
     Parameters
     ----------
-    clip : float > 0, number of standard deviations at which entries are clipped; None for no
-        clipping
+    clip : float > 0, bound of the entries in standard deviations; None for no clipping
     seed : seed of the random numbers
 
     Notes
     -----
     The expectation of the sent vector is the clipped gradient, so no residual is needed
-    (``memory="none"``). The random numbers depend only on the seed, the tensor, the step and the
-    rank.
+    (``memory="none"``). Random numbers depend only on the seed, the tensor, the step and the rank.
 
     Cost: two passes, and one random number per entry.
 

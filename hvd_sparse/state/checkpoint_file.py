@@ -47,8 +47,7 @@ PARTIAL, RANDOM_LETTERS = ".partial", 8
 """Suffix of a temporary file, and the number of random letters before it."""
 
 Parts = Iterator["tuple[str, str, dict[int, np.ndarray]]"]
-"""Yields a tensor's name, the name of one of its arrays, and the ranks' arrays of this name, by
-rank."""
+"""Yields a tensor's name, the name of one of its arrays, and these arrays by rank."""
 
 
 class Writer:
@@ -74,8 +73,7 @@ class Writer:
         return told
 
     def finish(self, states: Sequence[State]) -> None:
-        """Write the states, then the digest. In the states, the results of ``add`` replace the
-        arrays."""
+        """Write the states, with the results of ``add`` in place of arrays, then the digest."""
         text = json.dumps({"states": states}).encode()
         self._write(text)
         self._write(len(text).to_bytes(LENGTH_BYTES, "little"))
@@ -251,8 +249,7 @@ def gather_parts(gatherer: Gatherer, mine: State, told: Sequence[State]) -> Part
 
 def gather_into_file(state: State, path: str | os.PathLike[str], gatherer: Gatherer) -> None:
     """Gather all ranks' states on rank 0, one array at a time, and write them there to one file.
-    All ranks must call this. If rank 0 cannot write, all ranks raise PeerFailure with rank 0's
-    error."""
+    All ranks must call this. If rank 0 cannot write, all raise PeerFailure with its error."""
     mine = with_arrays(state, np.asarray)
     told = gatherer.tell_all(with_arrays(mine, lambda array: [array.dtype.name, array.size]))
     lost: list[Exception] = []

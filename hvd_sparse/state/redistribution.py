@@ -31,8 +31,7 @@ from hvd_sparse.state.state_check import MALFORMED, check_form
 from hvd_sparse.types import Report, State
 
 REPLICATED = frozenset({"decay", "mean", "square", "largest", "sent_in"})
-"""Names of those arrays of memories that are equal on all ranks, or estimate the same quantity on
-every rank."""
+"""Names of memories' arrays that are equal, or estimate the same quantity, on all ranks."""
 SHARED_FIELDS = ("version", "config", "model", "world_size", "reduction", "references")
 """Fields of a state that are equal on all ranks of a run."""
 
@@ -136,8 +135,7 @@ def _weight_of(
     name: str, tensor: State, reduction: str, holders: int, old_size: int, new_size: int
 ) -> float:
     """Return the factor that turns the sum of the old ranks' arrays called ``name`` into a new
-    rank's array. ``holders`` is the number of arrays in this sum. The module's docstring gives the
-    reasons."""
+    rank's array (see the module). ``holders`` is the number of arrays in this sum."""
     if name in REPLICATED or not tensor["is_sparse"]:
         return 1.0 / holders
     return 1.0 / (old_size if reduction == "average" else new_size)
@@ -228,8 +226,7 @@ class Commits:
             self._base = self._loose = None
 
     def go_back(self, state: State) -> State:
-        """Return the state of the last commit, and keep the present ``state`` until the ranks have
-        rejoined."""
+        """Return the state of the last commit, and keep ``state`` until the ranks have rejoined."""
         live = Held(self._generation, state)
         if not self._is_rejoining and all(held.point != live.point for held in self._commits):
             self._loose = live
@@ -240,8 +237,7 @@ class Commits:
     def rejoin(self, state: State, gatherer: Gatherer) -> Report:
         """Return the state with which this rank continues after ranks have joined or left. All
         ranks must call this. ``state`` is the present state, without tensors if the rank is new.
-        All ranks raise RankMismatch if an old rank has no state of the step from which the others
-        resume."""
+        All raise RankMismatch if an old rank has no state of the step from which others resume."""
         self._is_rejoining = True
         live = Held(self._generation, with_arrays(state, np.asarray))
         kept = (live, *self._commits, self._base, self._loose)

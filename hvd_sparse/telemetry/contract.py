@@ -65,8 +65,7 @@ class Sink:
     _began_s: float = field(default_factory=time.monotonic, init=False)
 
     def log(self, step: int, **metrics: Option) -> None:
-        """Write a record of metrics in a program without a compressor. (A compressor has its own
-        ``log``.)
+        """Write a record of metrics in a program without a compressor (which has its own ``log``).
 
         Parameters
         ----------

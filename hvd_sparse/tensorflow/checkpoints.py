@@ -41,8 +41,7 @@ class SaveCompressor(tf.keras.callbacks.Callback):  # type: ignore[misc]
     Parameters
     ----------
     compressor : the compressor of this rank
-    path : one file for all ranks. It may contain ``{epoch}``, which counts from 1 as in
-        ``ModelCheckpoint``
+    path : one file for all ranks; may contain ``{epoch}``, counted from 1 as by ``ModelCheckpoint``
     """
 
     def __init__(self, compressor: TensorflowCompressor, path: str | os.PathLike[str]) -> None:

@@ -159,8 +159,7 @@ class TensorflowCompressor(Compressor):
 
     def replan(self) -> bool:
         """Begin a training step of a run with ``groups="planned"``. Return whether ``groups`` has
-        changed. After a change, functions that were traced with the old groups must be traced
-        again.
+        changed. If so, functions that were traced with the old groups must be traced again.
 
         All ranks call this method before every training step, outside of ``tf.function``. In the
         step that decides the groups, ranks wait for each other. The call has no effect before the
@@ -199,8 +198,7 @@ class TensorflowCompressor(Compressor):
 
     def close(self) -> None:
         """End telemetry and the watchdog, and free the name, the state, and the variables of model
-        and optimizer. Afterwards, only the compressor's reports can be read, so save its state
-        before."""
+        and optimizer. Afterwards, only reports can be read, so save the state before."""
         was_closed = self._is_closed
         super().close()
         if was_closed:
@@ -323,8 +321,7 @@ class TensorflowCompressor(Compressor):
         return tensor if ctx is None else ctx(tensor)
 
     def take_over(self, optimizer: Optimizer) -> None:
-        """From now on, compute an optimizer's updates in the compressor's memory. The optimizer
-        only applies them."""
+        """From now on, compute the optimizer's updates in the memory; it only applies them."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
 
@@ -353,8 +350,7 @@ class TensorflowCompressor(Compressor):
 
     def _is_called(self) -> bool:
         """Return whether Horovod calls this compressor in a step. It does not on ranks outside of
-        the process set, nor if there is only one rank, unless the run is elastic and others may
-        join."""
+        the process set, nor on a single rank, unless others may join (in an elastic run)."""
         return self.process_set.included() and (self.process_set.size() > 1 or is_elastic())  # type: ignore[no-any-return]
 
     def _look_at(self, caller: Optimizer) -> None:

@@ -26,8 +26,7 @@ from hvd_sparse.types import Optimizer, Value
 
 
 class WithCompressor:
-    """Mixin with which Horovod's elastic states also commit, restore and synchronize a
-    compressor."""
+    """Mixin with which Horovod's elastic states commit, restore and synchronize a compressor."""
 
     def __init__(self, *arguments: Any, compressor: TensorflowCompressor, **options: Any) -> None:
         self.compressor = compressor
@@ -53,8 +52,7 @@ class WithCompressor:
 
     def check_host_updates(self) -> None:
         """Raise Horovod's ``HostsUpdatedInterrupt`` if the hosts have changed. Unlike Horovod's own
-        method, require a synchronization even if workers only left, because residuals must be
-        redistributed."""
+        method, require a synchronization also if workers only left, to redistribute residuals."""
         try:
             super().check_host_updates()  # type: ignore[misc]
         except HostsUpdatedInterrupt as interrupt:
@@ -64,8 +62,7 @@ class WithCompressor:
 class _State(elastic.TensorFlowState):  # type: ignore[misc]
     """Horovod's state, except that ``sync`` broadcasts the variables. Under TensorFlow 2, Horovod
     broadcasts them in the constructor, and not in ``sync``. So a worker that joins later would wait
-    in its constructor forever, because the other workers, which already have a state, only call
-    ``sync``."""
+    in its constructor forever, because workers that have a state already only call ``sync``."""
 
     def __init__(self, variables: Iterable[Value], **options: Any) -> None:
         self.variables, self.session = list(variables), None

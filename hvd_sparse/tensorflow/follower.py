@@ -81,8 +81,7 @@ class Showing:
 
 class ApplyingOfKeras3(Showing):
     """Mixin for optimizers of Keras 3. ``update_step`` subtracts the learning rate times the
-    compressor's result from the variable. Variables that are never compressed are updated as
-    without this class."""
+    compressor's result from the variable, unless the variable is never compressed."""
 
     def update_step(self, gradient: Value, variable: Value, learning_rate: Value) -> None:
         self.hvd_sparse_follower.check(gradient, variable)
@@ -187,8 +186,7 @@ class Follower:
         self, step: Step, index: VariableIndex, paths: Sequence[str], size: Callable[[], int]
     ) -> None:
         """Let the memories of ``step`` read the optimizer's settings from this object. ``index``
-        has the compressor's variables, ``paths`` their paths in the model, and ``size`` returns the
-        number of ranks."""
+        has the variables, ``paths`` their paths in the model; ``size`` returns the world size."""
         self._step, self._index, self._paths, self._size_of_world = step, index, paths, size
         self._to_look = set(range(len(index.variables)))
         step.settings_of = self._settings_of
@@ -247,9 +245,8 @@ class Follower:
 
     def update(self, variable: Value, ours: Update, keras_own: Update) -> Value:
         """Update a variable by one of two functions. ``ours`` applies the update that the memory
-        computed. ``keras_own`` is the optimizer's own update; it is used if the variable is not
-        compressed, or if an elastic run has only one rank, because Horovod then calls no
-        compressor."""
+        computed. ``keras_own`` is the optimizer's own update, for variables that are not
+        compressed, and for an elastic run with one rank, where Horovod calls no compressor."""
         assert self._step is not None  # ``check`` raises before
         if self._index.lookup(value_of(variable)) not in self._step.compressed:
             return keras_own()
@@ -262,8 +259,7 @@ class Follower:
         """Return the optimizer's settings in this step as a float64 vector, which ``note`` reads:
         the loss scale, the learning rate, the memory's hyper-parameters, whether Adam adds epsilon
         before it corrects the bias (epsilon hat), and the step counter. The graph reads these
-        values, because Python might read the counter before its increment on some ranks, and after
-        it on others."""
+        values, because Python might read the counter before its increment on some ranks only."""
         optimizer = self._optimizer
         # Horovod divides the results by the number of accumulated batches. Treat this number as a
         # loss scale, so that the memory gets the mean of the batches, and updates keep their size.
@@ -396,8 +392,7 @@ class Follower:
     def _is_as_written(self, position: int, name: str, array: np.ndarray) -> bool:
         """Return whether no program has changed a variable with moments, whose value is now
         ``array``. The value is compared with that of the last call, or with that which ``show``
-        wrote since then. At the first call, it is compared with zeros, which is how Keras creates
-        the variable."""
+        wrote since then, and at first with zeros, with which Keras creates the variable."""
         written = self._written.get((position, name), _sum_of(np.zeros_like(array)))
         self._written[position, name] = _sum_of(array)
         return written == self._written[position, name]
@@ -420,8 +415,7 @@ class Follower:
         del self._optimizer
 
     def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments from the memory into the optimizer's variables. Do nothing while
-        a graph is traced."""
+        """Copy this rank's moments into the optimizer's variables, unless a graph is traced."""
         if self._step is None or not tf.executing_eagerly():
             return
         with self._lock:
@@ -481,9 +475,8 @@ def _warn_of_moments(optimizer: Optimizer, loss: str) -> None:
 
 
 def _slots_of(optimizer: Optimizer, variable: Value) -> dict[str, Value]:
-    """Return the optimizer's variables that hold the moments of ``variable``. The keys are the
-    names that the memory gives to these moments. The result is empty before the optimizer is built,
-    and for Muon."""
+    """Return the optimizer's variables that hold the moments of ``variable``, by the memory's names
+    of these moments. The result is empty before the optimizer is built, and for Muon."""
     if hasattr(optimizer, "adam_lr_ratio"):  # Muon
         return {}
     if hasattr(optimizer, "_slots"):  # of the legacy optimizers

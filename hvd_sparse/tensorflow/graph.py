@@ -47,9 +47,8 @@ class GraphOwner(Owner, Protocol):
 class Branches:
     """The tensors of a graph that determine the branch of a step, and thus how its gradients are
     sent. All ranks take the branch ``way`` (``graph_functions`` lists the branches), and submit
-    only the collectives of this branch. In a timed step (``is_timed``), the graph calls
-    ``note_end`` with each result, to learn when the step ended. ``site`` describes Horovod's
-    call."""
+    only its collectives. In a timed step (``is_timed``), the graph calls ``note_end`` with each
+    result, to learn when the step ended. ``site`` describes Horovod's call."""
 
     owner: GraphOwner
     site: CallSite
@@ -70,9 +69,8 @@ class Branches:
         return [wire, tf.constant(-1, tf.int64), *(tf.zeros([0], dtype) for dtype in moved)]
 
     def dense(self, flat: tf.Tensor, reduced: tf.Tensor) -> tf.Tensor:
-        """Return the reduced gradient in a dense branch. It is ``reduced``, the array of ``aside``
-        after Horovod's allreduce, or in the float16 branch the result of an allreduce of
-        ``flat``."""
+        """Return the reduced gradient in a dense branch: ``reduced``, the array of ``aside`` after
+        Horovod's allreduce, or in the float16 branch the result of an allreduce of ``flat``."""
 
         def half() -> tf.Tensor:
             prescale, postscale = self.site.scales
@@ -221,8 +219,7 @@ class GraphFallback(Fallback):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
     def close(self) -> None:
-        """Drop the operations that were built last, because they keep their graph's variables
-        alive."""
+        """Drop the last operations, because they keep their graph's variables alive."""
         self._branches = None
 
     def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
@@ -293,8 +290,7 @@ class GraphFallback(Fallback):
         return way
 
     def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
-        """Return whether every rank has sent the whole residuals of the tensors at these positions.
-        Collective."""
+        """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
         are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
         if are_paid:

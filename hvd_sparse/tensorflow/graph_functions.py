@@ -36,20 +36,17 @@ HOST = "/CPU:0"
 LEAST_WAIT_S, PATIENCE = 5.0, 10.0
 """A step that failed waits for its other tensors: for ``LEAST_WAIT_S`` seconds, or for ``PATIENCE``
 times the step's duration so far, whichever is longer. The wait is limited because some traced
-tensors may not be in the step, and because TensorFlow may have no threads other than those that
-wait."""
+tensors may not be in the step, and because all threads of TensorFlow may be waiting."""
 NO_SPLITS = np.empty(0, np.int32)
 """Splits of a request that is not an alltoall."""
 WATCHED_STEPS = 100
-"""Number of steps in which a variable is watched; limited, because each step copies the
-variable."""
+"""Number of steps in which a variable is watched, and copied."""
 ENOUGH = 3
 """Number of suspicious steps of one kind before a warning."""
 TOLERANCE = 0.02
 """Relative change of an update that rounding and the division by a loss scale may cause."""
 VISIBLE = 1e-4
-"""Smallest update, as a fraction of the variable's value, for which float32 rounding is within
-``TOLERANCE``."""
+"""Smallest update, relative to the variable, that float32 rounds by at most ``TOLERANCE``."""
 UNCHANGED = (
     "%d gradients of %r were reduced, and the variable did not change after each of them: if "
     "they were thrown away, their unsent entries stay in the residual and change the weights "
@@ -154,8 +151,7 @@ class GraphFunctions:
 
     def close(self) -> None:
         """Drop the last step and the objects that these functions read: the optimizer, and the
-        variable that ``Witness`` watches. Graphs that call the functions afterwards raise
-        InvalidOption."""
+        variable that ``Witness`` watches. Graphs that call them then raise InvalidOption."""
         self._is_closed = True
         self.forget()
         self._memory = ResultMemory()
@@ -266,8 +262,7 @@ class GraphFunctions:
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Begin the exchange of a bucket, whose tensors have these numbers. Return the array and
-        the splits of the exchange's first collective; ``advance`` returns those of later
-        collectives."""
+        the splits of the exchange's first collective, as ``advance`` does for later ones."""
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
@@ -291,8 +286,7 @@ class GraphFunctions:
     ) -> np.ndarray:
         """Return a tensor's reduced gradient, flat. ``reduced`` is the result of Horovod's
         allreduce of the carrier, or of the gradient if the tensor is never compressed. ``received``
-        is the result of the exchange's last collective. If the step has failed, undo it and raise
-        the error."""
+        is the result of the exchange's last collective. Undo a failed step, and raise its error."""
         ticket = self._tickets.pop(int(number))
         run, sealed = ticket.run, ticket.extra
         # The exchange is over.

@@ -60,9 +60,8 @@ def inner_of(optimizer: Optimizer) -> Optimizer:
 
 
 def common_variables(optimizer: Optimizer) -> list[Value]:
-    """Return the variables of a Keras 3 optimizer that are equal on all ranks. These are all
-    variables but the sums of accumulated gradients, because each rank accumulates gradients of its
-    own batches."""
+    """Return the variables of a Keras 3 optimizer that are equal on all ranks: all but the sums of
+    accumulated gradients, because each rank accumulates gradients of its own batches."""
     own = {id(each) for each in getattr(inner_of(optimizer), "_accumulated_gradients", ())}
     return [variable for variable in optimizer.variables if id(variable) not in own]
 

@@ -50,8 +50,7 @@ def _is_of_keras(thing: Value) -> bool:
 
 
 class VariableSource:
-    """The variables to compress, given as a list, a callable, or a model, which may be built
-    later."""
+    """The variables to compress: a list, a callable, or a model, which may be built later."""
 
     def __init__(self, params: Params) -> None:
         refuse_graphs()
@@ -127,8 +126,7 @@ class VariableSource:
 
 
 def refuse_graphs() -> None:
-    """Raise an error if a compressor is made in a graph of TensorFlow 1, or while a ``tf.function``
-    is traced."""
+    """Raise an error if a compressor is made in a graph of TensorFlow 1 or in a ``tf.function``."""
     refuse_tensorflow_1()
     if not tf.executing_eagerly():
         raise InvalidOption(
@@ -159,8 +157,7 @@ def check_names(names: Sequence[str]) -> None:
 @dataclass
 class CallSite:
     """Describes the call of Horovod that led to a call of ``compress``, by values of local
-    variables of Horovod's functions. A value is None, and ``scales`` is (1.0, 1.0), if it is not
-    found.
+    variables of Horovod's functions. Values that are not found are None, ``scales`` (1.0, 1.0).
 
     process_set, op : process set and reduction of Horovod's call
     variable : the variable of the gradient
@@ -204,9 +201,8 @@ class CallSite:
 
 def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     """Return a description of the call of Horovod that led to this call of ``compress``. Raises an
-    error if no compressor can serve this call. The description's ``variable`` is the one found
-    while the graph is traced; the graph may later run with another variable (see
-    `runtime_token`)."""
+    error if no compressor can serve this call. Its ``variable`` is the one found while the graph is
+    traced; the graph may later run with another variable (see `runtime_token`)."""
     refuse_tensorflow_1()
     refuse_xla()
     _refuse_replicas()
@@ -245,8 +241,7 @@ def runtime_token(variable: Value) -> Value:
     The variable that is found while tracing does not suffice. Horovod reduces inside a
     `tf.function` with the variables as arguments, so TensorFlow may reuse the trace for another
     model with equal shapes. Variables that the compressor does not know get tokens too, so that all
-    ranks build equal branches: TensorFlow numbers branches by their content, and collectives' names
-    contain the numbers.
+    ranks build equal branches: the names of collectives depend on the contents of branches.
     """
     handle = getattr(variable, "handle", None)
     return tf.constant(b"") if handle is None else tf.io.serialize_tensor(handle)
@@ -271,8 +266,7 @@ class VariableIndex:
 
     def find(self, tensor: tf.Tensor, variable: object | None) -> tuple[int | None, Value]:
         """Return the position of a gradient's variable in the compressor's list (None if unknown),
-        and the variable. If ``variable`` is None, search for the only variable with the gradient's
-        shape and dtype."""
+        and the variable. If ``variable`` is None, find the only one with this shape and dtype."""
         if variable is not None:
             return self.lookup(variable), variable
         kind = tensor.shape, tensor.dtype.name
@@ -299,8 +293,7 @@ def spec_of_unknown(
 ) -> TensorSpec:
     """Return a spec for the gradient of a variable that the compressor does not know, so that its
     compression fails on all ranks together. Raises UnknownGradient if the tensor's shape is unknown
-    or the tensor would not be compressed, because then no array can report the error to the other
-    ranks."""
+    or it would not be compressed, because then no array can report the error to other ranks."""
     name = getattr(variable, "name", "of unknown name")
     if tensor.shape.is_fully_defined():
         spec = TensorSpec(name, tuple(tensor.shape.as_list()), tensor.dtype.name)
