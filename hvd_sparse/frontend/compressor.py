@@ -210,8 +210,7 @@ class Compressor:
     @property
     def hiding(self) -> HiddenDensities | None:
         """The densities that this run has measured for ``density="hiding"``. None before the
-        measurement, and if the densities were loaded with a state instead; ``stats()`` has loaded
-        densities, too."""
+        measurement, and if densities were loaded with a state, which only ``stats()`` shows."""
         decision = self._policy.decision
         return decision if isinstance(decision, HiddenDensities) else None
 

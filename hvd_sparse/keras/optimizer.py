@@ -107,8 +107,7 @@ def DistributedOptimizer(
 
     Parameters
     ----------
-    optimizer : an optimizer of Keras 3. To scale the loss, pass the ``LossScaleOptimizer``, not the
-        optimizer inside of it
+    optimizer : an optimizer of Keras 3; to scale the loss, the ``LossScaleOptimizer`` around it
     backward_passes_per_step : must be 1; use the optimizer's own ``gradient_accumulation_steps``
     options : options of ``horovod.tensorflow.DistributedGradientTape``: ``compression``, ``op``,
         ``gradient_predivide_factor``, ``groups`` (a number, or lists of variables; omit it if the

@@ -77,8 +77,7 @@ class MomentumFeedback(MomentumMemory):
     An entry may have accumulated over many steps. The learning rate and the momentum of the step in
     which the entry is sent apply to all of it.
 
-    With ``memory="momentum_feedback"`` and without ``optimizer=``, the program's optimizer must not
-    apply momentum.
+    Without ``optimizer=``, the program's optimizer must not apply momentum.
 
     State: v, float32 (float64 for float64 gradients), and u after a dense step. With rollback, each
     of these is kept twice. If the momentum is above 0, a vector on the host keeps the step in which

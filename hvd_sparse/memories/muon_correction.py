@@ -38,8 +38,7 @@ class MuonCorrection(AdamCorrection):
     scale : factor of all updates, also of Adam's. None means 1 for Adam's updates, and for a matrix
         0.2 * sqrt(the larger of rows and columns), which suits learning rates of Adam
     beta1, beta2, epsilon : for tensors that are not matrices, as in ``AdamCorrection``
-    weight_decay : must be 0, because Muon's weight decay is decoupled from the gradient, and the
-        optimizer applies it
+    weight_decay : must be 0: Muon's weight decay is decoupled, and the optimizer applies it
     clip_norm : bounds the norm of each tensor's gradient, as in ``MomentumCorrection``
 
     Notes

@@ -265,8 +265,7 @@ class Builder:
         selector : the selector: an id, a mapping ``{"id": ..., option: value}`` or an object
         process_set, grad_scaler, optimizer, steps, scheduler : see ``Builder``
         options : ``memory``, ``codec``, ``exchange`` and ``schedule``, in the same forms as the
-            selector, and the options that ``Builder`` lists, except ``density``, which the selector
-            takes
+            selector, and the options of ``Builder``, except ``density``, which the selector takes
 
         Raises
         ------

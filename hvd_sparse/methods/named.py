@@ -19,8 +19,7 @@ steps for an LSTM, and none for BERT."""
 class Methods(Builder):
     """Base class of each frontend's ``Compression``, so that all frontends have the same methods.
 
-    ``Builder`` explains ``params``, ``density``, ``optimizer`` and the options that all methods
-    take.
+    ``Builder`` explains ``params``, ``density``, ``optimizer`` and the common options.
     """
 
     @classmethod
@@ -92,10 +91,8 @@ class Methods(Builder):
         ----------
         optimizer : as for every method. Without it, the method uses ``momentum``, ``nesterov`` and
             ``weight_decay``, and the program's optimizer must have no momentum or weight decay
-        momentum, nesterov, masking, weight_decay, clip_norm : options of the memory; see
-            ``MomentumCorrection``
-        sample_density : fraction of the entries from which the threshold is estimated; see
-            ``DgcSampled``
+        momentum, nesterov, masking, weight_decay, clip_norm : see ``MomentumCorrection``
+        sample_density : fraction of the entries in the sample; see ``DgcSampled``
         """
         memory: object = MomentumCorrection(momentum, nesterov, masking, weight_decay, clip_norm)
         handover = None if optimizer is None else cls._read_optimizer(optimizer)
@@ -210,8 +207,7 @@ class Methods(Builder):
 
         Parameters
         ----------
-        density : intended fraction of the entries; the number of sent entries depends on the
-            estimate
+        density : intended fraction of the entries; the sent number depends on the estimate
         cap : the number of sent entries is at most ``cap`` times the intended number
         """
         return cls.build(params, selector={"id": "ldte", "density": density, "cap": cap}, **options)
@@ -224,12 +220,10 @@ class Methods(Builder):
         """Threshold from a fitted normal distribution, with error feedback.
         Paper: shi2019understanding.
 
-        Each tail of the distribution gets half of the density, as in the authors' code. Their
-        Algorithm 1 and ``variant="paper"`` use the one-sided quantile, which gives each tail the
-        whole density.
+        Each tail of the distribution gets half of the density, as in the authors' code. By their
+        Algorithm 1, and ``variant="paper"``, each tail gets all of it (the one-sided quantile).
 
-        In the authors' code the density falls from epoch to epoch. Here this needs the option
-        ``schedule``.
+        In the authors' code the density falls from epoch to epoch. Here ``schedule`` does this.
 
         Parameters
         ----------
@@ -252,8 +246,7 @@ class Methods(Builder):
         """SIDCo: a threshold from distributions fitted to the tail, in stages.
         Paper: abdelmoniem2021sidco.
 
-        In the authors' code all tensors share one number of stages. Here every tensor has its own
-        number.
+        In the authors' code all tensors share one number of stages. Here each tensor has its own.
 
         Parameters
         ----------
@@ -320,8 +313,7 @@ class Methods(Builder):
         """gTop-k: merge the ranks' selections along a tree, and keep k entries of every merge.
         Paper: shi2019gtopk.
 
-        The method has all parts of the paper; ``conserving=False`` is the paper's rule for entries
-        that a merge drops.
+        The method has all parts of the paper; ``conserving=False`` is its rule for dropped entries.
 
         Parameters
         ----------
@@ -355,8 +347,7 @@ class Methods(Builder):
 
         Parameters
         ----------
-        variant : "ours", or "paper", which sets ``warmup_steps=512``, the authors' number for
-            VGG-16
+        variant : "ours", or "paper": ``warmup_steps=512``, the authors' number for VGG-16
         period : number of steps between exact evaluations of the local and the global threshold
         warmup_steps : number of dense first steps; None for the variant's default
         """

@@ -39,8 +39,7 @@ class GaussianK(DensitySelector):
         after the last count. "improved", from Ok-Topk, divides the threshold by 1.02 if fewer than
         3k/4 entries reach it, and multiplies it by 1.02 if more than 5k/4 do. It takes up to 20
         rounds
-    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
-        sent
+    cap : float >= 1; of more than cap * k entries, only the cap * k largest are sent
 
     Notes
     -----
@@ -49,8 +48,7 @@ class GaussianK(DensitySelector):
     one-sided quantile selects about twice as many entries as the density asks for, because entries
     of both signs reach the threshold.
 
-    Cost: one pass for the mean and the standard deviation, one per round, and one to take the
-    entries.
+    Cost: one pass for mean and standard deviation, one per round, and one to take the entries.
 
     Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
     the last count, while Algorithm 1 sends the entries that were counted last; the density is

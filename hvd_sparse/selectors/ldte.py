@@ -30,8 +30,7 @@ class Ldte(DensitySelector):
 
     Parameters
     ----------
-    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
-        sent
+    cap : float >= 1; of more than cap * k entries, only the cap * k largest are sent
 
     Notes
     -----

@@ -114,8 +114,7 @@ class Sidco(DensitySelector):
     first_ratio : r1, in (0, 1). If the density is at least r1, there is one stage
     adapt_every : number of steps after which a tensor's number of stages changes by one if the mean
         of count / k over these steps differs from 1 by more than 20 %; 0 means never
-    cap : float >= 1; if more than cap * k entries reach the threshold, only the cap * k largest are
-        sent
+    cap : float >= 1; of more than cap * k entries, only the cap * k largest are sent
 
     Notes
     -----

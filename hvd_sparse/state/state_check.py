@@ -102,7 +102,7 @@ def differences_of(
     found = found or [
         *_of_place(state, place),
         *(f"tensor {key!r} is unknown" for key in unknown),
-        *_of_lengths(state["tensors"], configuration, specs, kept),
+        *_of_lengths(state["tensors"], configuration.memory, specs, kept),
     ]
     if not found:
         _check_numbers(state["tensors"], specs)
@@ -178,17 +178,14 @@ def _of_place(state: State, place: tuple[int, int]) -> list[str]:
 
 
 def _of_lengths(
-    tensors: State,
-    configuration: Configuration,
-    specs: Sequence[TensorSpec],
-    kept: Mapping[str, int],
+    tensors: State, memory: Memory, specs: Sequence[TensorSpec], kept: Mapping[str, int]
 ) -> list[str]:
     found = []
     for spec in specs:
         if spec.key not in tensors:
             continue
         arrays = tensors[spec.key]["arrays"]
-        known = lengths_of(configuration.memory, spec, kept[spec.key])
+        known = lengths_of(memory, spec, kept[spec.key])
         for name in dict.fromkeys((*known, *arrays)):
             its, length = f"its {name} of {spec.key!r}", len(arrays.get(name, ()))
             if name not in known:
