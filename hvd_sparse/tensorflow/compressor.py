@@ -83,8 +83,8 @@ class TensorflowCompressor(Compressor):
             configuration.rule, "only hvd_sparse.torch and hvd_sparse.ddp measure it in a run"
         )
         check_name(configuration.name)
-        self._scaler, self._is_scaled = grad_scaler, grad_scaler is not None
-        if self._is_scaled and not (is_scaler(grad_scaler) or callable(grad_scaler)):
+        self._scaler = grad_scaler
+        if not (grad_scaler is None or is_scaler(grad_scaler) or callable(grad_scaler)):
             raise InvalidOption(
                 f"grad_scaler is {grad_scaler!r}: give the Keras LossScaleOptimizer that scales "
                 "the loss, or a callable that returns the scale"
@@ -226,16 +226,16 @@ class TensorflowCompressor(Compressor):
         if is_exporting():
             return tensor, None
         self._check_open()
-        site = find_call_site(tensor, self.process_set)
+        site, caller = find_call_site(tensor, self.process_set), calling_optimizer()
         if not self._has_shaken_hands:
-            self._shake_hands(site)
+            self._shake_hands(site, caller)
         elif self._follower is not None:
-            self._look_at(calling_optimizer())
+            self._look_at(caller)
         spec, variable = self._identify(tensor, site)
         wire_dtype = tf.as_dtype(spec.accumulator)
         wide = tf.cast(tensor, wire_dtype)
         flat = tf.reshape(wide, [-1])
-        self._find_scaler(calling_optimizer())
+        self._find_scaler(caller)
         token, scale = runtime_token(variable), self._loss_scale()
         if self._follower is not None:
             scale = self._follower.beside(scale)
@@ -245,7 +245,7 @@ class TensorflowCompressor(Compressor):
         if not self.configuration.is_sparse(spec.shape, spec.numel):
             is_raising = self.configuration.on_nonfinite == "raise"
             has_memory = self.configuration.memory.finishes and self._follower is None
-            if not (has_memory or self._is_scaled or is_raising):
+            if not (has_memory or self._scaler is not None or is_raising):
                 self.dense_beside(site)[spec.key] = spec.numel * spec.accumulator.itemsize
                 return wide, lambda reduced: tf.cast(reduced, tensor.dtype)
             self.functions.traced.add(spec.key)
@@ -332,16 +332,14 @@ class TensorflowCompressor(Compressor):
     def scale_by(self, optimizer: Optimizer) -> None:
         """From now on, read the loss scale from ``optimizer``, a ``LossScaleOptimizer``, unless the
         option ``grad_scaler`` was given. If ``optimizer`` is None, gradients are not scaled."""
-        if optimizer is None:
-            self._scaler = None
-        elif not self._is_scaled:
-            self._scaler, self._is_scaled = optimizer, True
+        if optimizer is None or self._scaler is None:
+            self._scaler = optimizer
 
     def _find_scaler(self, caller: Optimizer) -> None:
         """Find the ``LossScaleOptimizer`` around an optimizer of Keras 2, to read the loss scale
         from it. It is searched here, because under mixed_float16 ``Model.compile`` makes the
         ``LossScaleOptimizer`` after the program has made the compressor."""
-        if self._is_scaled or caller is None or is_optimizer_of_keras_3(caller):
+        if self._scaler is not None or caller is None or is_optimizer_of_keras_3(caller):
             return
         for frame in callers():
             around = frame.f_locals.get("self")
@@ -368,8 +366,7 @@ class TensorflowCompressor(Compressor):
         if memory.finishes and not memory.counts_votes:
             refuse_clipping(optimizer, memory)
 
-    def _shake_hands(self, site: CallSite) -> None:
-        caller = calling_optimizer()
+    def _shake_hands(self, site: CallSite, caller: Optimizer) -> None:
         self._look_at(caller)
         self.resolve()
         if caller is None and self._is_called():
