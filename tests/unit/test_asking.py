@@ -1,39 +1,20 @@
-"""Ranks answer each other over UDP, nobody else; standstills are no part of a wait."""
+"""Ranks answer each other over UDP, nobody else; what ends a wait."""
 
 import json
 import socket
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
-import worlds
 
-from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.errors import ExchangeTimeout
 from hvd_sparse.watch import peers
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.peers import Answer, Endpoint, Port, addresses, ask_all
+from hvd_sparse.watch.peers import Answer, Endpoint, Port, ask_all
 from hvd_sparse.watch.watchdog import PatientPending, Watchdog
 
 HANG_S = 600.0
-SILENT_S = 0.2
 HERE = ["127.0.0.1"]
-
-OTHER_PROCESS = """
-import ctypes, json, sys
-from types import SimpleNamespace
-from hvd_sparse.watch.watchdog import Watchdog
-
-def tell_all(endpoint):
-    print(json.dumps(endpoint), flush=True)
-    return [endpoint]
-
-Watchdog("other", 5, None).meet(5, SimpleNamespace(tell_all=tell_all))
-
-sys.stdin.readline()
-ctypes.PyDLL(None).sleep(3600)  # holds Python's lock
-"""
 
 
 def endpoint_of(watchdog):
@@ -52,20 +33,6 @@ def watched():
 
 def is_answered(endpoint):
     return endpoint.rank in ask_all([endpoint], {"a": 1}, HANG_S)
-
-
-def test_ranks_tell_each_other_their_addresses():
-    watchdogs_of_ranks = [Watchdog("told", rank, None) for rank in range(3)]
-
-    def on_rank(collective):
-        own = watchdogs_of_ranks[collective.rank]
-        own.meet(collective.rank, Gatherer(collective, "meet", HANG_S))
-        return sorted(ask_all(own._peers, {}, HANG_S))
-
-    assert worlds.run(3, on_rank) == [[1, 2], [0, 2], [0, 1]]
-    assert "127.0.0.1" in addresses()
-    for each in watchdogs_of_ranks:
-        each.close()
 
 
 def test_all_ranks_are_asked_at_once():
@@ -122,66 +89,23 @@ def test_strangers_who_flood_a_port_do_not_keep_it_from_answering(watched):
     assert is_answered(watched)
 
 
-def test_of_a_time_in_which_the_process_stood_still_little_counts(monkeypatch):
-    """As of a process that was suspended, or whose lock a thread did not release."""
-    own, here, reads = time, threading.current_thread(), iter([0.0, 0.25, 60.0, 60.25])
-
-    def of_this_thread(here_too, elsewhere):
-        return lambda *given: (
-            here_too(*given) if threading.current_thread() is here else elsewhere(*given)
-        )
-
-    faked = {
-        "monotonic": of_this_thread(lambda: next(reads), own.monotonic),
-        "sleep": of_this_thread(lambda _: None, own.sleep),
-    }
-    monkeypatch.setattr(watchdogs, "time", SimpleNamespace(**faked))
-    watchdog = Watchdog("faked", 0, None)
-    with pytest.raises(StopIteration):
-        watchdog._run(600.0)
-    watchdog.close()
-    assert watchdog.ledger.standstill.seconds == 0.25 + watchdogs.MOST_S + 0.25
-
-
-ABORTED = RuntimeError("Connection closed by peer")
-CLOSED = "closed"
-
-
-@pytest.mark.parametrize(
-    ("given", "polls", "outcome"),
-    [
-        ([None, None, "result"], 3, "result"),
-        ([None, "told", None], 2, "'it' did not finish: told; see the output of that rank"),
-        ([None, ABORTED, None], 2, "time; rank 7 waits for a since 0 s; the other ranks are"),
-        ([None, CLOSED, None], 2, "time; rank 7 waits for a since 0 s; the other ranks are"),
-    ],
-    ids=["result", "verdict", "aborted", "closed"],
-)
-def test_a_wait_ends_by_a_result_or_by_a_verdict_alone(given, polls, outcome, monkeypatch):
-    monkeypatch.setattr(watchdogs, "LAST_ANSWERS_S", 0.0)
-    watchdog, left = Watchdog("patient", 7, None), list(given)
+@pytest.mark.parametrize("ends_by", ["abort", "close"])
+def test_a_wait_that_is_aborted_or_whose_watchdog_is_closed_tells_what_was_waited_for(ends_by):
+    watchdog, polls = Watchdog("patient", 7, None), []
     watchdog.ledger.begin("a")
 
     class Waiting:
         is_done = None
 
         def wait(self, timeout_s):
-            assert (timeout_s, watchdog.ledger.waits) == (watchdogs.TURN_S, ["it"])
-            now = left.pop(0)
-            if now == "result":
-                return now
-            if now == "told":
-                watchdog.ledger.standstill.verdict = now
-            elif now == CLOSED:
+            polls.append((timeout_s, *watchdog.ledger.waits))
+            is_last, cause = len(polls) == 2, RuntimeError("Connection closed by peer")
+            if is_last and ends_by == "close":
                 watchdog.close()
-            raise ExchangeTimeout("time") from (now if now is ABORTED else None)
+            raise ExchangeTimeout("time") from (cause if is_last and ends_by == "abort" else None)
 
-    pending = PatientPending(Waiting(), "it", watchdog)
-    if outcome == "result":
-        assert pending.wait(HANG_S) == outcome
-    else:
-        with pytest.raises(ExchangeTimeout, match=f"^{outcome}"):
-            pending.wait(HANG_S)
-    assert len(given) - len(left) == polls
-    assert watchdog.ledger.waits == []
+    words = "^time; rank 7 waits for a since 0 s; the other ranks are"
+    with pytest.raises(ExchangeTimeout, match=words):
+        PatientPending(Waiting(), "it", watchdog).wait(HANG_S)
+    assert polls == [(watchdogs.TURN_S, "it")] * 2 and watchdog.ledger.waits == []
     watchdog.close()

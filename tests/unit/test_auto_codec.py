@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from conformance.codec_checks import selection_of
-from worlds import configure, integers, residuals, run, same_bits, tensors
+from conformance.exchange_checks import assert_replicas, integers, lost, run_steps
+from worlds import configure
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
-from hvd_sparse.step.session import Session
 
 NUMEL = 300_000
 OTHERS = {
@@ -59,18 +59,9 @@ def test_a_density_of_its_own_is_not_the_schedules():
 def test_the_choice_follows_a_schedule_through_real_steps():
     schedule = {"id": "piecewise", "boundaries": [1, 2], "densities": [1.0, 0.6, 0.01]}
     configuration = configure(schedule=schedule, codec={"id": "auto", "values": "float32"})
-    specs = tensors((40, 50))
-    gradients = [integers(specs, rank)["t0"] for rank in range(3)]
-
-    def rank(collective):
-        session = Session(configuration, specs, collective, average=False)
-        sums = [session.reduce({"t0": gradients[collective.rank]})["t0"] for _ in range(3)]
-        return sums, residuals(session)["t0"]
-
-    results = run(3, rank)
-    first = results[0][0]
-    assert all(same_bits(mine, other) for sums, _ in results for mine, other in zip(first, sums))
-    kept = sum(residual for _, residual in results).reshape(40, 50)
-    assert (sum(first) + kept).tolist() == (3 * sum(gradients)).tolist()
-    assert first[0].tolist() == sum(gradients).tolist()
-    assert 0 < np.count_nonzero(first[2]) <= 3 * 20
+    outcomes = run_steps(configuration, 3, integers, steps=3)
+    assert_replicas(outcomes)
+    assert lost(outcomes) == 0
+    first, _, last = (each["t2"] for each in outcomes[0]["applied"])
+    assert first.tolist() == sum(integers(rank, 0)["t2"] for rank in range(3)).tolist()
+    assert 0 < np.count_nonzero(last) <= 3 * 3

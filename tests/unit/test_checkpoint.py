@@ -65,22 +65,16 @@ def test_every_truncation_and_every_altered_byte_is_refused(tmp_path):
             checkpoint.read(path)
 
 
+WRONG = {"dtype": ["object", "O"], "length": [-1, None, math.inf], "place": [10**9, -math.inf]}
+
+
 @pytest.mark.parametrize(
-    "told",
-    [
-        {"dtype": "object"},
-        {"length": -1},
-        {"place": 10**9},
-        {"dtype": "O"},
-        {"length": None},
-        {"length": math.inf},
-        {"place": -math.inf},
-    ],
+    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
 )
-def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, told):
+def test_a_file_with_a_right_digest_and_wrong_arrays_is_refused(tmp_path, field, value):
     with checkpoint.atomic(tmp_path / "file") as stream:
         writer = checkpoint.Writer(stream)
-        array = {**writer.add(np.ones(3, "f4")), **told}
+        array = {**writer.add(np.ones(3, "f4")), field: value}
         writer.finish([{"tensors": {"a": {"arrays": {"residual": array}}}}])
     with pytest.raises(CorruptCheckpoint):
         checkpoint.read(tmp_path / "file")
@@ -164,23 +158,18 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path):
     ("reduction", "factor"), [("average", lambda n: 1 / n), ("sum", lambda n: 1)]
 )
 def test_what_the_optimizer_is_owed_is_kept_across_world_sizes(new_size, reduction, factor):
-    old = [state_of(rank, 3, reduction, ("residual", "momentum")) for rank in range(3)]
+    """Of Adam's moments, each rank gets the mean of the ranks' estimates."""
+    memory = ("residual", "momentum", "mean", "square")
+    old = [state_of(rank, 3, reduction, memory) for rank in range(3)]
     new = redistribute(old, new_size)
     assert [state["rank"] for state in new] == list(range(new_size))
     for name in ("residual", "momentum"):
         owed = flat(old, "a", name).sum(0) * factor(3)
         kept = flat(new, "a", name).sum(0) * factor(new_size)
         np.testing.assert_allclose(kept, owed, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("reduction", ["average", "sum"])
-def test_adams_moments_are_the_mean_of_the_ranks_estimates(reduction):
-    old = [state_of(rank, 3, reduction, ("residual", "mean", "square")) for rank in range(3)]
     for name in ("mean", "square"):
-        expected = flat(old, "a", name).mean(0)
-        for new_size in (1, 2, 5):
-            for got in flat(redistribute(old, new_size), "a", name):
-                np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+        expected = np.broadcast_to(flat(old, "a", name).mean(0), (new_size, ROWS))
+        np.testing.assert_allclose(flat(new, "a", name), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("reduction", ["average", "sum"])
@@ -196,31 +185,6 @@ def test_what_is_the_same_on_every_rank_stays_as_it_is(reduction):
         assert state["tensors"]["a"]["threshold"] is None
 
 
-def test_a_world_of_the_same_size_gets_its_states_back_in_rank_order():
-    states = [state_of(rank) for rank in (2, 0, 1)]
-    for rank, state in enumerate(redistribute(states, 3)):
-        assert_same(state_of(rank), state)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "change", "words"),
-    [
-        ((), {}, "no states"),
-        ((0, 1), {}, r"ranks \[0, 1\] of a run with 3"),
-        ((0, 1, 1), {}, r"ranks \[0, 1, 1\]"),
-        ((0, 1, 2), {"config": {"rollback": False}}, "config"),
-        ((0, 1, 2), {"model": {}}, "model"),
-        ((0, 1, 2), {"reduction": "sum"}, "reduction"),
-    ],
-)
-def test_states_that_are_not_those_of_one_world_are_refused(ranks, change, words):
-    states = [state_of(rank) for rank in ranks]
-    if states:
-        states[-1].update(change)
-    with pytest.raises(RankMismatch, match=words):
-        redistribute(states, 2)
-
-
 def test_what_may_differ_between_ranks_differs_in_their_file_too():
     states = [state_of(rank) for rank in range(3)]
     for rank, state in enumerate(states):
@@ -228,39 +192,36 @@ def test_what_may_differ_between_ranks_differs_in_their_file_too():
         state["config"]["engine"] = (None, "numpy", "numba")[rank]
     assert len(redistribute(states, 3)) == 3
     assert len(redistribute(states, 2)) == 2
-    states[1]["config"]["rollback"] = False
-    with pytest.raises(RankMismatch, match="differ in config"):
-        redistribute(states, 3)
 
 
 def arrays_of(state, key="a"):
     return state["tensors"][key]["arrays"]
 
 
-def test_residuals_that_the_ranks_of_a_node_share_out_are_not_summed():
-    states = [state_of(rank, 4) for rank in range(4)]
+def share_out_among_the_ranks_of_a_node(states):
     for state in states:
         arrays_of(state, "b")["residual"] = np.zeros(2)
-    with pytest.raises(RankMismatch, match=r"'b' has 3 entries, but .* only a part"):
-        redistribute(states, 2)
 
 
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
-        (lambda s: s["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
-        (lambda s: arrays_of(s).pop("residual"), RankMismatch, "'a' has different arrays"),
-        (
-            lambda s: arrays_of(s).update(residual=np.zeros(3)),
-            RankMismatch,
-            "'a' has different arrays",
-        ),
-        (lambda s: s["tensors"]["a"].update(steps=8), RankMismatch, r"'a' has made \[7, 8\] steps"),
+        (lambda s: s.clear(), RankMismatch, "no states"),
+        (lambda s: s.pop(), RankMismatch, r"ranks \[0, 1\] of a run with 3"),
+        (lambda s: s[2].update(rank=1), RankMismatch, r"ranks \[0, 1, 1\]"),
+        (lambda s: s[2].update(config={"rollback": False}), RankMismatch, "config"),
+        (lambda s: s[2].update(model={}), RankMismatch, "model"),
+        (lambda s: s[2].update(reduction="sum"), RankMismatch, "reduction"),
+        (lambda s: s[1]["tensors"]["a"].pop("arrays"), CorruptCheckpoint, "lacks arrays of 'a'"),
+        (lambda s: arrays_of(s[1]).clear(), RankMismatch, "'a' has different arrays"),
+        (lambda s: arrays_of(s[1]).update(residual=np.zeros(3)), RankMismatch, "'a' has different"),
+        (lambda s: s[1]["tensors"]["a"].update(steps=8), RankMismatch, r"'a' has made \[7, 8\]"),
+        (share_out_among_the_ranks_of_a_node, RankMismatch, r"'b' has 3 entries, but .* a part"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_before_any_is_merged(spoil, error, words):
+def test_states_that_do_not_fit_together_are_refused_before_any_is_merged(spoil, error, words):
     states = [state_of(rank) for rank in range(3)]
-    spoil(states[1])
+    spoil(states)
     with pytest.raises(error, match=words):
         redistribute(states, 2)
 
@@ -269,9 +230,7 @@ NO_PATHS = {path: repr(path) for path in ("with\0nul", "lone \ud800 surrogate", 
 
 
 @pytest.mark.parametrize(("path", "words"), [("missing/file", "missing"), *NO_PATHS.items()])
-def test_a_path_that_cannot_be_written_is_an_error_on_every_rank(
-    path, words, tmp_path, monkeypatch
-):
+def test_a_path_that_cannot_be_written_is_an_error_on_all(path, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def on_rank(collective):
@@ -306,9 +265,7 @@ def test_an_error_in_gathering_is_raised_as_it_is_and_nothing_more_is_gathered(t
 
 
 @pytest.mark.parametrize("most_bytes", [31, 300, checkpoint.GATHERED_BYTES])
-def test_all_ranks_gather_into_one_file_and_long_arrays_in_slices(
-    tmp_path, monkeypatch, most_bytes
-):
+def test_all_ranks_gather_into_one_file_in_slices(tmp_path, monkeypatch, most_bytes):
     """31 bytes are 10 for each of 3 ranks: two and a half entries of "a"."""
     monkeypatch.setattr(checkpoint, "GATHERED_BYTES", most_bytes)
     gathered = [[] for _ in range(3)]
