@@ -1,10 +1,8 @@
 """Compressors without a framework: one with a numpy session, one that stores its options."""
 
 import inspect
-from contextlib import contextmanager
 
-import worlds
-from worlds import configure, normals, tensors
+from worlds import normals, tensors
 
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import Methods
@@ -27,21 +25,6 @@ class NumpyCompressor(Compressor):
     def train(self, steps):
         given = [normals(SPECS, self.collective.rank, step) for step in steps]
         return [self.session.reduce(gradients)["t0"].tobytes() for gradients in given]
-
-
-@contextmanager
-def making():
-    made = []
-
-    def make_one(configuration=None, specs=SPECS):
-        configuration = configuration or configure("ldte_bs", 0.1)
-        (compressor,) = worlds.run(1, lambda c: NumpyCompressor(c, configuration, specs))
-        made.append(compressor)
-        return compressor
-
-    yield make_one
-    for compressor in made:
-        compressor.close()
 
 
 class Made(Methods):

@@ -1,7 +1,8 @@
 """Fixtures that several files of unit tests share."""
 
 import pytest
-from compressors import making
+import worlds
+from compressors import SPECS, NumpyCompressor
 
 
 @pytest.fixture(scope="module")
@@ -33,5 +34,15 @@ def one_rank(world_of_one, monkeypatch):
 
 @pytest.fixture
 def make():
-    with making() as make_one:
-        yield make_one
+    """Return a function that makes a compressor, which is closed after the test."""
+    made = []
+
+    def make_one(configuration=None, specs=SPECS):
+        configuration = configuration or worlds.configure("ldte_bs", 0.1)
+        (compressor,) = worlds.run(1, lambda c: NumpyCompressor(c, configuration, specs))
+        made.append(compressor)
+        return compressor
+
+    yield make_one
+    for compressor in made:
+        compressor.close()

@@ -1,7 +1,6 @@
 """What both frontends' compressors have in common: names, identity, and states that go on."""
 
 import copy
-import functools
 import gc
 import math
 import operator
@@ -9,6 +8,7 @@ import pickle
 import re
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial, reduce
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +17,6 @@ import worlds
 from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
 from hvd_sparse.frontend.compression import LocalStepsBase
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
@@ -26,24 +25,36 @@ from hvd_sparse.types import TensorSpec
 
 
 def test_two_live_compressors_of_one_name_are_refused_with_the_remedies(make):
+    """Closing one again does not free the name that another took since."""
+    old = make(configure(name="twin"))
+    old.close()
     make(configure(name="twin"))
+    old.close()
     with pytest.raises(InvalidOption, match=r"compressors have the name 'twin'.*name=.*close\(\)"):
         make(configure(name="twin"))
 
 
+def local_steps():
+    return LocalStepsBase(Compressor, 2, 1.0, 0.0, False)
+
+
 @pytest.mark.parametrize(
-    ("density", "rollback", "words"),
+    ("options", "words"),
     [
-        (0.1, False, r"rollback is False.*leave rollback=False out"),
-        ("hiding", True, r"density is 'hiding', and local steps send between passes"),
+        ({"rollback": False}, r"rollback is False.*leave rollback=False out"),
+        ({"density": "hiding"}, "density is 'hiding', and local steps send between passes"),
+        ({"memory": "momentum_correction"}, "'momentum_correction' .* with error feedback"),
+        ({"memory": "adam_correction"}, "'adam_correction' .* with error feedback"),
     ],
 )
-def test_local_steps_without_rollback_or_with_densities_that_hide_are_refused(
-    density, rollback, words
-):
-    compressor = Compressor(configure("ldte_bs", density, rollback=rollback), "numpy")
+def test_local_steps_refuse_what_would_lose_or_multiply_the_progress(options, words):
     with pytest.raises(InvalidOption, match=words):
-        LocalStepsBase(Compressor, 2, 1.0, 0.0, False)._take(compressor)
+        local_steps()._take(Compressor(configure(**options), "numpy"))
+
+
+def test_local_steps_take_memories_that_multiply_nothing(make):
+    for memory in ({"id": "momentum_correction", "momentum": 0.0}, {"id": "low_pass", "beta": 0.1}):
+        local_steps()._take(make(configure(memory=memory)))
 
 
 def test_local_steps_in_an_elastic_run_are_refused(make, monkeypatch):
@@ -53,38 +64,14 @@ def test_local_steps_in_an_elastic_run_are_refused(make, monkeypatch):
         LocalStepsBase(make, 2, 1.0, 0.0, False)
 
 
-def test_local_steps_save_nothing_of_a_compressor_that_has_no_state(make):
-    """As Horovod's own and ``Compression.nothing``."""
-    with_state, without = (LocalStepsBase(make, 2, 1.0, 0.0, False) for _ in range(2))
+def test_local_steps_refuse_the_state_of_another_compression(make):
+    """Horovod's own compressors have no state."""
+    with_state, without = local_steps(), local_steps()
     with_state._take(make())
     without._take(object())
-    assert without._state_of_compressor() is None
-    without._load_compressor(None)
     for local, state in ((with_state, None), (without, with_state._state_of_compressor())):
         with pytest.raises(InvalidOption, match="compression of the run that saved the state"):
             local._load_compressor(state)
-    with pytest.raises(InvalidOption, match=r"counts nothing: leave stats\(\) out"):
-        without.stats()
-
-
-@pytest.mark.parametrize(
-    ("options", "is_refused"),
-    [
-        ({"memory": "momentum_feedback"}, True),
-        ({"memory": "momentum_correction"}, True),
-        ({"memory": "adam_correction"}, True),
-        ({"selector": "sign_vote", "memory": "majority_vote", "codec": "one_bit"}, True),
-        ({"memory": {"id": "momentum_correction", "momentum": 0.0}}, False),
-        ({"memory": {"id": "low_pass", "beta": 0.1}}, False),
-    ],
-    ids=lambda part: str(part)[:40],
-)
-def test_local_steps_take_no_memory_that_would_multiply_the_progress(make, options, is_refused):
-    """With such a memory, the parameters of all ranks would move far beyond their mean."""
-    made = make(Configuration.create(**{"selector": {"id": "topk", "density": 0.1}, **options}))
-    local = LocalStepsBase(make, 2, 1.0, 0.0, False)
-    with pytest.raises(InvalidOption, match="error feedback") if is_refused else nullcontext():
-        local._take(made)
 
 
 def test_compressors_of_equal_models_have_names_of_their_own(make):
@@ -112,13 +99,9 @@ def test_names_by_default_do_not_depend_on_when_garbage_is_collected(make):
 
 
 def test_process_sets_have_names_of_their_own():
-    class Placed(NumpyCompressor):
-        def __init__(self, collective, place):
-            Compressor.__init__(self, configure("ldte_bs", 0.1), place, 1)
-            self.name = self._naming.take(SPECS)
-
-    made = [Placed(None, place) for place in ("numpy.0", "numpy.1", "numpy.2", "numpy.0")]
-    names = [compressor.name for compressor in made]
+    places = ("numpy.0", "numpy.1", "numpy.2", "numpy.0")
+    made = [Compressor(configure("ldte_bs", 0.1), place, 1) for place in places]
+    names = [compressor._naming.take(SPECS) for compressor in made]
     for compressor in made:
         compressor.close()
     assert names == [names[0], f"{names[0]}.set1", f"{names[0]}.set2", f"{names[0]}.1"]
@@ -139,43 +122,24 @@ def test_a_given_name_is_free_when_nothing_refers_to_its_compressor_but_itself(m
         gc.enable()
 
 
-def test_closing_does_not_free_a_name_that_another_took_since(make):
-    old = make(configure(name="taken"))
-    old.close()
-    make(configure(name="taken"))
-    old.close()
-    with pytest.raises(InvalidOption, match="two compressors"):
-        make(configure(name="taken"))
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda c, state: c.state_dict(),
-        lambda c, state: c.load_state_dict(state),
-        lambda c, state: c.save("nowhere"),
-        lambda c, state: c.load("nowhere"),
-        lambda c, state: c.commit(),
-        lambda c, state: c.go_back(),
-        lambda c, state: c.rejoin(),
-    ],
-    ids=["state_dict", "load_state_dict", "save", "load", "commit", "go_back", "rejoin"],
-)
-def test_a_closed_compressor_refuses_all_that_needs_its_state_and_keeps_its_reports(make, use):
+def test_a_closed_compressor_refuses_all_that_needs_its_state_and_keeps_its_reports(make):
     compressor = make(configure(name="over"))
     compressor.train(range(2))
     state, told = compressor.state_dict(), compressor.stats()
     for _ in range(2):
         compressor.close()
-    with pytest.raises(InvalidOption, match=r"'over' is closed.*save the state before close\(\)"):
-        use(compressor, state)
+    for use in (
+        compressor.state_dict,
+        partial(compressor.load_state_dict, state),
+        partial(compressor.save, "nowhere"),
+        partial(compressor.load, "nowhere"),
+        compressor.commit,
+        compressor.go_back,
+        compressor.rejoin,
+    ):
+        with pytest.raises(InvalidOption, match=r"'over' is closed.*the state before close\(\)"):
+            use()
     assert compressor.stats() == told
-
-
-def test_compressors_compare_and_hash_by_identity(make):
-    """Horovod's TensorFlow cache keys on them."""
-    one, other = make(configure(name="one")), make(configure(name="other"))
-    assert one == one and one != other and len({one, other}) == 2
 
 
 def test_in_another_world_compressors_meet_by_the_order_of_their_meetings_there(make):
@@ -273,11 +237,7 @@ NO_VECTOR = "its residual of 't1' is not a vector"
 DIFFERENT = [
     ("version", 99, "its version is 99, but this version of hvd_sparse reads 2"),
     ("tensors", lambda told: {**told, "other": told["t0"]}, "tensor 'other' is unknown"),
-    (
-        "tensors",
-        lambda told: {**told, "t1": told["t0"]},
-        "'t1' has 120 entries, but the tensor has 9",
-    ),
+    ("tensors", lambda told: {**told, "t1": told["t0"]}, "'t1' has 120 entries, but the tens"),
     ("config rollback", False, "rollback was False and is True"),
     ("config", lambda told: {**told, **configure("ldte_bs", 0.5).describe()}, "'density': 0.5"),
     ("config selector density", 0.5, INVALID),  # it is not the schedule's
@@ -341,7 +301,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_lost(make, place, v
     assert any(map(any, worlds.residuals(compressor.session).values())), "nothing is to lose"
     state = compressor.state_dict()
     *fields, last = place.split()
-    part = functools.reduce(operator.getitem, fields, state)
+    part = reduce(operator.getitem, fields, state)
     part[last] = value(part[last]) if callable(value) else value
     with pytest.raises(error, match=re.escape(words)):
         compressor.load_state_dict(state)
