@@ -1,21 +1,26 @@
-"""Configurations: made from ids, mappings or objects, compared by what ranks share, in JSON."""
+"""Configurations, compared by what ranks share and in JSON; bad input is refused by name."""
 
 import dataclasses
 import inspect
 import json
+import math
 import re
 
+import cases
+import numpy as np
 import pytest
 from compressors import Made, required
 from worlds import tensors
 
 from hvd_sparse.cli import papers
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.registry import CODECS
-from hvd_sparse.types import TensorSpec
+from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS
+from hvd_sparse.selectors.contract import DensitySelector
+from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
 TOPK = {"id": "topk", "density": 0.25}
 SHARED = {
@@ -112,24 +117,6 @@ def test_options_of_an_engine_are_described_and_checked():
         create(engine={"id": "numba", "threads": 0})
 
 
-@pytest.mark.parametrize(
-    ("shape", "options", "is_sparse"),
-    [
-        ((32, 32), {}, True),
-        ((31, 33), {}, False),
-        ((2048,), {}, False),
-        ((2048,), {"compress_1d": True}, True),
-        ((), {"min_numel": 1, "compress_1d": True}, True),
-        ((), {"min_numel": 1}, False),
-        ((0, 5), {"min_numel": 0, "compress_1d": True}, False),
-        ((1, 1), {"min_numel": 0}, True),
-    ],
-)
-def test_small_flat_and_empty_tensors_stay_dense(shape, options, is_sparse):
-    (spec,) = tensors(shape)
-    assert create(**options).is_sparse(spec.shape, spec.numel) is is_sparse
-
-
 SPECIAL = {
     "dgc": {
         "selector": {"id": "dgc_sampled", "density": 0.1},
@@ -156,59 +143,47 @@ SPECIAL = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_named_method_is_the_preset_of_its_parts(method):
+def test_a_named_method_is_the_preset_of_its_parts_of_which_the_codec_may_be_another(method):
     given = required(method)
     made = getattr(Made, method)("p", **given, min_numel=3, process_set="s")
     assert (made.params, made.process_set) == ("p", "s")
     expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
     assert made.configuration == create(**expected, min_numel=3)
+    other = getattr(Made, method)("p", **given, codec="run16")
+    assert other.configuration.codec == CODECS.create("run16")
     assert METHODS[method] in papers()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_methods_own_codec_is_a_default_that_another_takes_the_place_of(method):
-    made = getattr(Made, method)("p", **required(method), codec="run16")
-    assert made.configuration.codec == CODECS.create("run16")
-
-
 @pytest.mark.parametrize(
-    ("codec", "world_size", "goes_dense"),
+    ("parts", "dtype", "density", "world_size", "goes_dense"),
     [
-        ("index_value", 4, True),
-        ("index_value", 3, False),
-        ("index_value", 1, False),
-        ("block16", 8, True),
-        ("block16", 7, False),
-        ("bitmap", 8, True),
-        ("bitmap", 7, False),
-        ("sign_mean", 15, False),
+        ({}, "float32", 0.25, 4, True),
+        ({}, "float32", 0.25, 3, False),
+        ({}, "float32", 0.25, 1, False),
+        ({}, "float64", 0.25, 5, False),  # 12 bytes an entry
+        ({}, "float64", 0.25, 6, True),
+        ({"codec": "block16"}, "float32", 0.25, 8, True),
+        ({"codec": "block16"}, "float32", 0.25, 7, False),
+        ({"codec": "bitmap"}, "float32", 0.25, 8, True),
+        ({"codec": "bitmap"}, "float32", 0.25, 7, False),
+        ({"codec": "sign_mean"}, "float32", 0.25, 15, False),
+        ({"codec": {"id": "auto", "values": "float32"}}, "float64", 0.25, 7, False),
+        ({"codec": {"id": "auto", "values": "float32"}}, "float64", 0.25, 8, True),
+        # 4 bytes of index, and twice 8 of value
+        ({"exchange": "shared_index"}, "float64", 0.7, 4, False),
+        ({"exchange": "shared_index"}, "float64", 0.9, 4, True),
+        ({"exchange": "gtopk"}, "float64", 0.25, 16, False),
+        ({"exchange": "gtopk"}, "float64", 0.25, 33, True),
     ],
 )
-def test_where_dense_moves_no_more_bytes_depends_on_the_codec(codec, world_size, goes_dense):
-    (spec,) = tensors((40, 40))
-    assert create(codec=codec).goes_dense(spec, 0, world_size) is goes_dense
-    assert create(codec=codec, allow_dense=False).goes_dense(spec, 0, world_size) is False
-
-
-@pytest.mark.parametrize(
-    ("parts", "density", "world_size", "goes_dense"),
-    [
-        ({}, 0.25, 5, False),  # 12 bytes an entry
-        ({}, 0.25, 6, True),
-        ({"codec": {"id": "auto", "values": "float32"}}, 0.25, 7, False),
-        ({"codec": {"id": "auto", "values": "float32"}}, 0.25, 8, True),
-        ({"exchange": "shared_index"}, 0.7, 4, False),  # 4 bytes of index, and twice 8 of value
-        ({"exchange": "shared_index"}, 0.9, 4, True),
-        ({"exchange": "gtopk"}, 0.25, 16, False),
-        ({"exchange": "gtopk"}, 0.25, 33, True),
-    ],
-)
-def test_values_of_float64_gradients_count_8_bytes_dense_and_sparse(
-    parts, density, world_size, goes_dense
+def test_where_dense_moves_no_more_bytes_depends_on_codec_exchange_and_dtype(
+    parts, dtype, density, world_size, goes_dense
 ):
-    spec = TensorSpec("t", (40, 40), "float64")
-    made = create(selector={"id": "topk", "density": density}, **parts)
-    assert made.goes_dense(spec, 0, world_size) is goes_dense
+    spec = TensorSpec("t", (40, 40), dtype)
+    for allow_dense in (True, False):
+        options = {"selector": {"id": "topk", "density": density}, "allow_dense": allow_dense}
+        made = create(**options, **parts)
+        assert made.goes_dense(spec, 0, world_size) is (goes_dense and allow_dense)
 
 
 @pytest.mark.parametrize("codec", ["index_value", "sign_mean", "one_bit"])
@@ -259,3 +234,113 @@ def test_a_density_that_is_missing_or_misspelt_is_asked_for():
 def test_what_is_no_configuration_is_refused(config):
     with pytest.raises(InvalidOption, match=r"give the result of another compressor's config\(\)"):
         Made.from_config("p", config)
+
+
+# -- bad input of parts and tensors ---------------------------------------------------------------
+
+NO_DENSITIES = [0, 0.0, -1, -0.5, 1.5, 2, math.nan, math.inf, -math.inf, True, False]
+NO_DENSITIES += ["x", "0.1", None, 1j, [0.1]]
+
+
+@pytest.mark.parametrize(
+    "id", [id for id in SELECTORS if issubclass(SELECTORS.get(id), DensitySelector)]
+)
+def test_a_density_outside_zero_to_one_is_refused_with_an_example(id):
+    for density in NO_DENSITIES:
+        with pytest.raises(InvalidOption) as caught:
+            SELECTORS.create(id, density=density)
+        assert f"density of {SELECTORS.get(id).__name__} is {density!r}" in str(caught.value)
+        assert "in (0, 1]; for example, 0.001 sends one entry in a thousand" in str(caught.value)
+        with pytest.raises(InvalidOption, match=r"in \(0, 1\]"):
+            SCHEDULES.create("constant", value=density)
+
+
+@pytest.mark.parametrize("density", [0.5, np.float32(0.5), np.float64(0.5), 1])
+def test_numbers_of_any_kind_are_densities(density):
+    assert SELECTORS.create("topk", density=density).density == float(density)
+
+
+WRONG_OF_PARTS = {
+    (SELECTORS, "ldte", "cap"): [0.5, math.nan, math.inf, "much"],
+    (SELECTORS, "ldte_bs", "search"): ["newton", []],
+    (SELECTORS, "ldte_bs", "tolerance"): [
+        *[(0.0, 1.3), (1.1, 1.3), (0.8, 0.9), (0.8,), (0.8, 1.0, 1.3), (0.8, math.nan)],
+        *[(0.8, math.inf), ("low", "high"), 0.2],
+    ],
+    (SELECTORS, "ldte_bs", "max_passes"): [0, 2.5, True],
+    (SELECTORS, "ldte_bs", "warm_start"): ["no"],
+    (SELECTORS, "gaussian_k", "variant"): ["mine", []],
+    (SELECTORS, "gaussian_k", "cap"): [0.5],
+    (SELECTORS, "dgc_sampled", "sample_density"): [0],
+    (SELECTORS, "dgc_sampled", "bounds"): [(0.8,), (1.0, 1.3), 1.3],
+    (SELECTORS, "dgc_sampled", "max_rounds"): [-1],
+    (SELECTORS, "dgc_sampled", "seed"): [0.5],
+    (SELECTORS, "redsync_trimmed", "step"): [1, "small"],
+    (SELECTORS, "redsync_search", "reuse_steps"): [-1],
+    (SELECTORS, "redsync_search", "max_passes"): [True],
+    (SELECTORS, "sidco", "distribution"): ["normal"],
+    (SELECTORS, "sidco", "stages"): [0, 1.5],
+    (SELECTORS, "sidco", "first_ratio"): [1.0],
+    (SELECTORS, "sidco", "adapt_every"): [-1],
+    (SELECTORS, "sidco", "cap"): [math.inf],
+    (SELECTORS, "random_k", "seed"): [-1],
+    (SELECTORS, "random_k", "shared_seed"): [1],
+    (SELECTORS, "chunked", "chunk_length"): [0, "long"],
+    (SELECTORS, "adacomp", "bin_length"): [0, 2.5],
+    (SELECTORS, "terngrad", "clip"): [0, "some"],
+    (SELECTORS, "fixed_threshold", "threshold"): [0, math.nan],
+    (SELECTORS, "fixed_threshold", "max_density"): [0],
+    (SELECTORS, "fixed_threshold", "signs_only"): ["yes"],
+    (MEMORIES, "momentum_correction", "momentum"): [1.0, "much", 10**400],
+    (MEMORIES, "momentum_correction", "weight_decay"): [-0.1],
+    (MEMORIES, "momentum_correction", "clip_norm"): [0],
+    (MEMORIES, "momentum_correction", "nesterov"): [1],
+    (MEMORIES, "momentum_correction", "masking"): [None],
+    (MEMORIES, "low_pass", "beta"): [0, 1.5, "low"],
+    (EXCHANGES, "gtopk", "conserving"): [1],
+    (EXCHANGES, "oktopk", "period"): [0],
+    (EXCHANGES, "oktopk", "drift"): [0.9],
+    (EXCHANGES, "oktopk", "slack"): [0.5],
+    (EXCHANGES, "oktopk", "least_entries"): [0],
+    (EXCHANGES, "hierarchical", "ranks_per_node"): [0],
+    (EXCHANGES, "auto", "latency_ms"): [0],
+    (EXCHANGES, "auto", "bandwidth_gbit"): [-1],
+    (EXCHANGES, "auto", "ranks_per_node"): [1.5],
+}
+
+
+@pytest.mark.parametrize(("registry", "id", "name"), WRONG_OF_PARTS)
+def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name):
+    given = {"threshold": 1.0} if id == "fixed_threshold" else {}
+    for value in WRONG_OF_PARTS[registry, id, name]:
+        with pytest.raises(InvalidOption, match=f"{name} of {registry.get(id).__name__} is"):
+            cases.Case(id, {**given, name: value}).create(registry, density=0.1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        (["a", "b", "a"], "two tensors are called 'a': give every tensor a name of its own"),
+        (["a", ""], "tensor number 1 has the name '': give every tensor a non-empty string"),
+        ([None], "tensor number 0 has the name None"),
+        (["a", "b", 3], "tensor number 2 has the name 3"),
+    ],
+)
+def test_duplicate_and_missing_names_are_refused(keys, words):
+    with pytest.raises(InvalidOption, match=words):
+        check_keys(keys)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "complex64", "float8_e4m3fn"])
+def test_tensors_that_hold_no_floats_are_refused_by_name(dtype):
+    words = rf"tensor 'embedding' has dtype {dtype}: only .*float32.*leave it out"
+    with pytest.raises(UnsupportedInput, match=words):
+        TensorSpec("embedding", (10, 10), dtype)
+
+
+@pytest.mark.parametrize("shape", [(2**16, 2**16), (2**32,), (2**40, 3)])
+def test_tensors_beyond_the_index_width_are_refused_by_name_and_size(shape):
+    assert TensorSpec("w", (INDEX_LIMIT - 1,), "float16").numel == 2**32 - 1
+    numel = math.prod(shape)
+    with pytest.raises(UnsupportedInput, match=rf"'w' has {numel} entries: .*{2**32 - 1}; split"):
+        TensorSpec("w", shape, "float32")
