@@ -17,42 +17,28 @@ OF_WRITERS = ("tensorboard", "wandb", "mlflow")
 """Whoever names one in ``telemetry=`` is told there what it needs."""
 
 
-def of_pyproject():
+def test_doctor_knows_what_every_extra_brings():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
     extras = dict(re.findall(r"^(\w+) = \[(.*)\]$", section, re.MULTILINE))
-    return {
+    brought = {
         (re.match(r"[\w-]+", package)[0], extra)
         for extra, listed in extras.items()
         if extra not in (*OF_DEVELOPERS, *OF_WRITERS)
         for package in re.findall(r'"([^"]+)"', listed)
     }
+    assert {(package, extra) for package, (extra, _) in EXTRAS.items()} == brought
 
 
-def test_doctor_knows_what_every_extra_brings():
-    assert {(package, extra) for package, (extra, _) in EXTRAS.items()} == of_pyproject()
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory):
-    return run_plain(tmp_path_factory.mktemp("plain"), "doctor")
-
-
-def test_where_only_numpy_is_it_says_what_is_used(plain):
+def test_where_only_numpy_is_it_says_what_is_used_and_what_each_missing_package_costs(tmp_path):
+    plain = run_plain(tmp_path, "doctor")
     assert plain.returncode == 1 and plain.stderr == "", plain.stderr  # no frontend can be used
     assert re.search(r"^engine +numpy, because numba is not ", plain.stdout, re.MULTILINE)
     assert re.search(r"^checksums +zlib$", plain.stdout, re.MULTILINE)
     assert re.search(r"^numba +-$", plain.stdout, re.MULTILINE)
-
-
-@pytest.mark.parametrize("package", EXTRAS)
-def test_where_only_numpy_is_every_package_has_its_cost_and_its_remedy(plain, package):
-    extra, cost = EXTRAS[package]
-    assert f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'\n" in plain.stdout
-
-
-def test_installing_triton_is_not_advised_without_a_warning_for_tensorflow(plain):
-    """Both in one process end in a segmentation fault."""
+    for package, (extra, cost) in EXTRAS.items():
+        assert f"    {package:<12} {cost}: pip install 'hvd-sparse[{extra}]'\n" in plain.stdout
+    # Both in one process end in a segmentation fault.
     (line,) = re.findall(r"^    triton .*hvd-sparse\[gpu\].*$", plain.stdout, re.MULTILINE)
     assert "beside Horovod for TensorFlow, triton crashes" in line
 

@@ -8,7 +8,6 @@ from installed import has_triton, is_installed, with_triton
 from programs import run_python
 from tiers import TESTS
 
-needs_numba = pytest.mark.skipif(not is_installed("numba"), reason="numba is not installed")
 needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 WITHOUT_NUMBA = (
     "import sys, logging; logging.basicConfig(format='%(message)s'); sys.modules['numba'] = None\n"
@@ -27,86 +26,67 @@ def test_without_numba_it_is_numpy_which_says_so_once():
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
 
 
-COMPILED = """
-from numba import types
-from hvd_sparse.kernels.numba.vectors import compiled
-
-@compiled([types.int64(types.int64)])
-def one_more(number):
-    return number + 1
-
-@compiled([types.int64(types.int64)])
-def one_less(number):
-    return number - 1
-"""
-
-
-@needs_numba
-def test_numba_says_once_that_it_compiles_and_nothing_if_its_cache_has_the_functions(tmp_path):
-    run_python("-c", "import hvd_sparse.kernels.numba")  # from here on, they are in the cache
-    (tmp_path / "added.py").write_text(COMPILED)
-    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import added; added.one_more(1)"
-    first, second = (run_python("-c", script) for _ in range(2))
-    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
-    assert first.stderr.count("numba compiles the kernels") == 1
-    assert "numba compiles" not in second.stderr
-
-
 def plus_one(number):
     return number + 1
 
 
-@pytest.fixture
-def compile_anew(monkeypatch, tmp_path):
-    """Returns a function that compiles ``plus_one``, with a cache of its own."""
-    config = pytest.importorskip("numba").config
-    from numba import types
+def minus_one(number):
+    return number - 1
 
+
+@pytest.fixture
+def vectors():
+    pytest.importorskip("numba")
     from hvd_sparse.kernels.numba import vectors
+
+    return vectors
+
+
+@pytest.fixture
+def compile_anew(vectors, monkeypatch, tmp_path):
+    """Returns a function that compiles two functions, with a cache of their own."""
+    from numba import config, types
 
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    return lambda: vectors.compiled([types.int64(types.int64)])(plus_one)
+    signature = types.int64(types.int64)
+    return lambda: [vectors.compiled([signature])(each) for each in (plus_one, minus_one)]
 
 
-@needs_numba
-def test_numba_compiles_again_if_another_file_of_the_kernels_has_changed(compile_anew, monkeypatch):
-    from hvd_sparse.kernels.numba import vectors
-
-    assert not compile_anew().stats.cache_hits
-    assert compile_anew().stats.cache_hits
-    monkeypatch.setattr(vectors, "sources", lambda: b"those of another version")
-    assert not compile_anew().stats.cache_hits
-
-
-@needs_numba
-@pytest.mark.parametrize("name", ["numba/fused.py", "packing.py", "rows.py"])
-def test_the_digest_of_the_kernels_covers_all_files_of_compiled_functions(
-    name, monkeypatch, tmp_path
+def test_numba_compiles_and_says_so_once_unless_its_cache_has_the_functions(
+    vectors, compile_anew, monkeypatch, caplog
 ):
-    from hvd_sparse.kernels.numba import vectors
+    for is_cached in (False, True):
+        vectors._say_compiling.cache_clear()
+        caplog.clear()
+        assert [bool(each.stats.cache_hits) for each in compile_anew()] == [is_cached] * 2
+        assert caplog.text.count("numba compiles the kernels") == (not is_cached)
+    # As if another file of the kernels had changed.
+    monkeypatch.setattr(vectors, "sources", lambda: b"those of another version")
+    assert not compile_anew()[0].stats.cache_hits
 
+
+def test_the_digest_of_the_kernels_covers_all_compiled_files(vectors, monkeypatch, tmp_path):
     folder = Path(vectors.__file__).parent.parent
     copy = tmp_path / "kernels"
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(vectors, "__file__", str(copy / "numba" / "vectors.py"))
-    before = vectors.sources.__wrapped__()
-    assert before == vectors.sources()
-    with (copy / name).open("a") as file:
-        file.write("CHANGED = True\n")
-    assert vectors.sources.__wrapped__() != before
+    found = [vectors.sources.__wrapped__()]
+    assert found == [vectors.sources()]
+    for name in ("numba/fused.py", "packing.py", "rows.py"):
+        with (copy / name).open("a") as file:
+            file.write("CHANGED = True\n")
+        found.append(vectors.sources.__wrapped__())
+    assert len(set(found)) == 4
 
 
-@needs_numba
 def test_without_a_folder_for_its_cache_numba_compiles_and_says_what_to_do(
-    compile_anew, monkeypatch, caplog
+    vectors, compile_anew, monkeypatch, caplog
 ):
     from numba.core.caching import CompileResultCacheImpl
 
-    from hvd_sparse.kernels.numba import vectors
-
     monkeypatch.setattr(CompileResultCacheImpl, "_locator_classes", [])  # as if none were writable
     vectors._say_compiling.cache_clear()
-    assert compile_anew()(1) == 2
+    assert compile_anew()[0](1) == 2
     assert "set NUMBA_CACHE_DIR" in caplog.text
 
 
@@ -184,20 +164,6 @@ def test_triton_is_refused_where_no_vector_is_on_a_gpu(how, words):
     assert "InvalidOption" in done.stderr
     assert words in done.stderr
     assert "leave engine out" in done.stderr
-
-
-@pytest.mark.skipif(not has_triton(), reason="triton is not installed")
-@pytest.mark.parametrize("interprets", [True, False])
-def test_the_interpreter_of_tritons_without_knobs_is_noticed(interprets):
-    """Triton has its module of settings, ``knobs``, since version 3.4."""
-    done = run_python(
-        "-c",
-        "import triton; del triton.knobs\n"
-        "from hvd_sparse.kernels.triton import IS_INTERPRETED; print(IS_INTERPRETED)",
-        TRITON_INTERPRET=str(int(interprets)),
-        **with_triton(),
-    )
-    assert done.stdout == f"{interprets}\n", done.stderr
 
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""The placement of ranks, the choice of ``auto``, and parts that an exchange refuses."""
+"""The nodes of ranks, the choice of ``auto``, and parts that an exchange refuses."""
 
 import re
 import threading
@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import worlds
 
-from hvd_sparse.collectives.contract import Placement, ProcessSetRanks
+from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
@@ -22,55 +22,25 @@ from hvd_sparse.step.step import Step
 TOPK = {"id": "topk", "density": 0.001}
 
 
-@pytest.mark.parametrize(
-    ("nodes", "numel", "parts"),
-    [
-        ((0, 0, 1, 1), 10, [(0, 5), (5, 10), (0, 5), (5, 10)]),
-        ((0, 0, 0, 1), 10, [(0, 3), (3, 6), (6, 10), (0, 10)]),
-        ((0, 1, 0, 1), 1, [(0, 0), (0, 0), (0, 1), (0, 1)]),
-    ],
-)
-def test_a_tensor_is_divided_among_the_ranks_of_every_node(nodes, numel, parts):
-    placement = Placement(0, nodes)
-    found = [placement.part(rank, numel) for rank in range(len(nodes))]
-    assert [(part.start, part.stop) for part in found] == parts
-    for rank in range(2):
-        mates = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-        assert placement.mates(rank) == mates
-
-
 @pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
 def test_a_rank_outside_of_the_process_set_has_no_placement(exchange):
-    class Others:
-        """A process set of Horovod, without this rank."""
-
-        ranks = [1, 2]
-
-        def rank(self):
-            raise ValueError("Process is not part of provided process set.")
-
-        def size(self):
-            return 2
-
+    others = mock.Mock(spec=["ranks", "rank", "size"], ranks=[1, 2], size=lambda: 2)
+    others.rank.side_effect = ValueError("Process is not part of provided process set.")
     specs, configuration = worlds.tensors((12,)), worlds.configure(exchange=exchange)
     step = Step(configuration, specs, [(0,)], reference)
-    Driver(step, ProcessSetRanks(Others()), "x")
+    Driver(step, ProcessSetRanks(others), "x")
     assert step.placement is None
 
 
 def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
     configuration, specs = worlds.configure(exchange="hierarchical"), worlds.tensors((12,))
 
-    class Lost:
-        def __init__(self, collective):
-            self._collective = collective
-            self.nodes = (0, 0) if collective.rank else (0, 1)
+    def script(collective):
+        there = worlds.Around(collective, lambda kind, arguments, call: call())
+        there.nodes = (0, 0) if collective.rank else (0, 1)
+        Session(configuration, specs, there)
 
-        def __getattr__(self, name):
-            return getattr(self._collective, name)
-
-    world = LocalWorld(2, worlds.TIMEOUT_S)
-    errors = world.run_all(lambda c: Session(configuration, specs, Lost(c)))
+    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(script)
     assert [type(error) for error in errors] == [RankMismatch] * 2
 
 
@@ -83,12 +53,6 @@ def numbered(hosts, rank):
     return SimpleNamespace(**{name: lambda value=value: value for name, value in place.items()})
 
 
-def nodes_of(hosts, rank):
-    collective = ProcessSetRanks(SimpleNamespace(ranks=None))
-    collective.horovod = numbered(hosts, rank)
-    return collective.nodes
-
-
 def placed(hosts, exchange, monkeypatch):
     """Return each rank's placement or error in a world whose ranks run on ``hosts``."""
     here = threading.local()
@@ -98,25 +62,22 @@ def placed(hosts, exchange, monkeypatch):
     def script(collective):
         here.name = hosts[collective.rank]
         there = worlds.Around(collective, lambda kind, arguments, call: call())
-        there.nodes = nodes_of(hosts, collective.rank)
+        ranks = ProcessSetRanks(SimpleNamespace(ranks=None))
+        ranks.horovod = numbered(hosts, collective.rank)
+        there.nodes = ranks.nodes
         return Session(worlds.configure(exchange=exchange), specs, there).step.placement.nodes
 
     return LocalWorld(len(hosts), worlds.TIMEOUT_S).run_all(script)
 
 
 @pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
-def test_ranks_numbered_host_by_host_share_a_node_with_those_of_their_host(exchange, monkeypatch):
+def test_ranks_share_a_node_host_by_host_and_hosts_in_turn_are_refused(exchange, monkeypatch):
     assert placed("aabb", exchange, monkeypatch) == [(0, 0, 1, 1)] * 4
     assert placed("aabbcc", exchange, monkeypatch) == [(0, 0, 1, 1, 2, 2)] * 6
-
-
-@pytest.mark.parametrize("exchange", ["hierarchical", "auto"])
-@pytest.mark.parametrize("hosts", ["abab", "abba", "abcabc"])
-def test_all_ranks_refuse_hosts_whose_ranks_are_numbered_in_turn(exchange, hosts, monkeypatch):
-    errors = placed(hosts, exchange, monkeypatch)
     words = f"exchange {exchange} takes the ranks .* on the hosts .*: number .* --map-by slot"
-    for error in errors:
-        assert isinstance(error, InvalidOption) and re.match(words, str(error)), error
+    for hosts in ("abab", "abba", "abcabc"):
+        for error in placed(hosts, exchange, monkeypatch):
+            assert isinstance(error, InvalidOption) and re.match(words, str(error)), error
 
 
 def test_a_number_of_ranks_per_node_may_divide_or_join_hosts_but_not_both(monkeypatch):
@@ -130,9 +91,7 @@ def test_a_number_of_ranks_per_node_may_divide_or_join_hosts_but_not_both(monkey
         assert all("correct ranks_per_node" in str(e) for e in told(hosts, ranks_per_node))
 
 
-def test_nodes_that_are_not_known_must_be_told_and_hierarchical_is_not_for_elastic_runs(
-    monkeypatch,
-):
+def test_nodes_that_are_not_known_must_be_told_and_elastic_runs_are_refused(monkeypatch):
     with pytest.raises(InvalidOption, match="ranks_per_node"):
         EXCHANGES.create("hierarchical").placement(0, 4, None)
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
@@ -141,9 +100,7 @@ def test_nodes_that_are_not_known_must_be_told_and_hierarchical_is_not_for_elast
 
 
 @pytest.mark.parametrize("exchange", ["gtopk", "auto"])
-def test_a_number_of_phases_that_depends_on_the_ranks_is_not_for_elastic_graphs(
-    exchange, monkeypatch
-):
+def test_phases_that_depend_on_the_ranks_are_not_for_elastic_graphs(exchange, monkeypatch):
     frontend = pytest.importorskip("hvd_sparse.tensorflow", exc_type=ImportError)
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
     with pytest.raises(InvalidOption, match=f"'{exchange}' in an elastic run.*'allgather'"):
@@ -186,13 +143,10 @@ def test_auto_takes_what_the_formulas_say_is_quickest():
     assert taken(ranks=64, density=0.01) == "oktopk"
     assert taken(ranks=64, density=0.001, auto={"latency_ms": 50.0}) == "allgather"
     assert taken(ranks=8, ranks_per_node=4, density=0.01) == "hierarchical"
-
-
-def test_auto_takes_shared_indices_where_they_are_shared_and_leaves_out_what_does_not_fit():
+    # Shared indices where they are shared, and nothing that does not fit.
     draws = {"id": "random_k", "density": 0.01, "shared_seed": True}
     assert taken(ranks=16, selector=draws) == "shared_index"
     assert taken(ranks=16, selector={**draws, "shared_seed": False}) != "shared_index"
-
     assert taken(ranks=256, selector={"id": "fixed_threshold", "threshold": 1.0}) == "allgather"
     momentum = taken(ranks=8, ranks_per_node=4, density=0.01, memory="momentum_correction")
     assert momentum != "hierarchical"

@@ -106,23 +106,19 @@ def test_of_entries_sent_with_equal_values_those_of_the_largest_accumulated_valu
     assert np.flatnonzero(applied).max() > 0.75 * SPEC.numel
 
 
-@pytest.mark.parametrize(
-    "parts",
-    [{"memory": "none"}, {"memory": "majority_vote", "selector": {"id": "sign_vote"}}],
-    ids=lambda parts: parts["memory"],
-)
-def test_it_is_refused_without_a_residual_that_would_keep_the_rest(parts):
-    selector = {"selector": {"id": "topk", "density": 0.1}, **parts}
-    Configuration.create(**selector)
-    with pytest.raises(InvalidOption, match=r"keeps no residual.*: use memory='error_feedback'"):
-        Configuration.create(**selector, max_gathered_bytes=LIMIT)
+def test_it_is_refused_without_a_residual_that_would_keep_the_rest():
+    topk = {"id": "topk", "density": 0.1}
+    for memory, selector in (("none", topk), ("majority_vote", "sign_vote")):
+        parts = {"memory": memory, "selector": selector}
+        Configuration.create(**parts)
+        with pytest.raises(InvalidOption, match=r"keeps no residual.*: use memory='error_feedb"):
+            Configuration.create(**parts, max_gathered_bytes=LIMIT)
 
 
 def test_a_density_that_asks_for_more_goes_dense():
-    asked = {"density": 0.1, "max_gathered_bytes": LIMIT}
-    assert {outcome[4] for outcome in run(worlds.configure(**asked, allow_dense=True))} == {4}
-    enough = {**asked, "max_gathered_bytes": SIZE * (200 * 8 + 100)}
-    assert {outcome[4] for outcome in run(worlds.configure(**enough, allow_dense=True))} == {0}
+    for limit, dense in ((LIMIT, 4), (SIZE * (200 * 8 + 100), 0)):
+        configuration = worlds.configure(density=0.1, max_gathered_bytes=limit, allow_dense=True)
+        assert {outcome[4] for outcome in run(configuration)} == {dense}
 
 
 @pytest.mark.parametrize("numel", [2000, 1999])

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conformance.selector_checks import wanted
+from conformance.selector_checks import check_found, wanted
 from distributions import SMOOTH, after_error_feedback, draw
 
 from hvd_sparse.kernels import reference
@@ -22,34 +22,16 @@ searches = pytest.mark.parametrize("search", STEPS)
 densities = pytest.mark.parametrize("density", DENSITIES)
 
 
-def raw_count(x, density):
-    """What the uncorrected estimate would send: count(|x| >= mean|x| * ln(n / k))."""
-    threshold = math.fsum(np.abs(x).tolist()) / x.size * math.log(x.size / wanted(x.size, density))
-    return int(np.count_nonzero(np.abs(x) >= threshold)) if threshold else int(np.count_nonzero(x))
-
-
-def check_ldte_bs(x, selector, warm=None):
-    """Inside its pass limit, and either inside the tolerance or exactly min(k, non-zeros)."""
-    found = selector.find(x, Context(warm=warm))
-    k, count = wanted(x.size, selector.density), found.selection.count
-    low, high = (bound * k for bound in selector.tolerance)
-    is_within = low <= count <= high and not found.is_fallback
-    assert found.passes <= selector.max_passes
-    assert is_within or count == min(k, np.count_nonzero(x))
-    return found
-
-
 @searches
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_ldte_bs_holds_after_error_feedback_and_its_threshold_is_a_warm_start(
-    name, density, search
-):
-    x = after_error_feedback(name, density)
-    cold = check_ldte_bs(x, LdteBs(density, search=search))
+def test_ldte_bs_holds_after_error_feedback_and_begins_warm(name, density, search):
+    x, selector = after_error_feedback(name, density), LdteBs(density, search=search)
+    cold = selector.find(x, Context())
     assert not cold.is_fallback and cold.passes <= 12
-    warm = check_ldte_bs(x, LdteBs(density, search=search), warm=cold.threshold)
-    assert warm.passes <= 3
+    assert selector.find(x, Context(warm=cold.threshold)).passes <= 3
+    for warm in (None, cold.threshold):
+        check_found(selector, x, warm=warm)
     deaf = LdteBs(density, search=search, warm_start=False).find(x, Context(warm=1e-30))
     assert (deaf.passes, deaf.threshold) == (cold.passes, cold.threshold)
 
@@ -63,34 +45,22 @@ def test_an_unknown_count_of_a_group_does_not_narrow_the_search():
     assert 40 <= found.selection.count <= 65
 
 
-def test_fewer_non_zeros_than_wanted_are_all_sent_without_a_pass_and_keep_the_warm_threshold():
-    x = draw("few_nonzeros", 1_000)
-    found = LdteBs(0.01).find(x, Context(warm=0.125))
-    assert found.selection.indices.tolist() == np.flatnonzero(x).tolist()
-    assert (found.passes, found.is_fallback, found.threshold) == (0, False, 0.125)
-
-
-def test_hardly_more_non_zeros_than_wanted_are_all_sent_without_a_pass():
-    x = np.zeros(1_000, np.float32)
-    x[::80] = draw("normal", 13)
-    found = LdteBs(0.01).find(x, Context())
-    assert (found.selection.count, found.passes, found.is_fallback) == (13, 0, False)
-
-
-@pytest.mark.parametrize("name", GRADIENTS)
-@pytest.mark.parametrize("density", [0.001, 0.01])
-def test_raw_ldte_selects_next_to_nothing_under_error_feedback(name, density):
-    x = after_error_feedback(name, density)
-    assert raw_count(x, density) <= 0.2 * wanted(x.size, density)
-    assert 1 <= Ldte(density).select(x).count <= 0.2 * wanted(x.size, density)
+def test_if_hardly_more_than_wanted_are_not_zero_these_are_sent_and_the_warm_threshold_is_kept():
+    more = np.zeros(1_000, np.float32)
+    more[::80] = draw("normal", 13)
+    for x in (draw("few_nonzeros", 1_000), more):
+        found = LdteBs(0.01).find(x, Context(warm=0.125))
+        assert found.selection.indices.tolist() == np.flatnonzero(x).tolist()
+        assert (found.passes, found.is_fallback, found.threshold) == (0, False, 0.125)
 
 
 @densities
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_ldte_sends_what_lies_above_its_formula(name, density):
-    x = draw(name, 20_000)
-    count = raw_count(x, density)
-    k = wanted(x.size, density)
+    """mean |x| * ln(n / k)."""
+    x, k = draw(name, 20_000), wanted(20_000, density)
+    threshold = math.fsum(np.abs(x).tolist()) / x.size * math.log(x.size / k)
+    count = np.count_nonzero(np.abs(x) >= threshold)
     expected = min(max(count, 1), 8 * k)
     found = Ldte(density).find(x, Context())
     assert abs(found.selection.count - expected) <= 1  # an entry within a rounding of the threshold
