@@ -1,25 +1,22 @@
 """``python -m benchmarks accuracy``: other methods' rules, and simulated beside real ranks."""
 
-import importlib
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-pytestmark = pytest.mark.full
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("rich")
+import torch
 
+from benchmarks.accuracy.ours import Ours
+from benchmarks.accuracy.real import on_real_ranks
+from benchmarks.accuracy.rules import DeMo, Dense, OneBitAdam, PowerSGD, SparseLoCo, cosines
+from benchmarks.accuracy.tasks import TASKS
+from benchmarks.accuracy.training import NAMED, Line, Run, Training
+
+pytestmark = pytest.mark.full
 WORKERS, ROWS, COLUMNS = 3, 64, 128
-
-
-@pytest.fixture(scope="module")
-def accuracy():
-    parts = ("tasks", "muon", "networks", "data", "rules", "ours", "training", "store", "plan")
-    found = {}
-    for part in (*parts, "rows", "law", "page", "real"):
-        found |= vars(importlib.import_module(f"benchmarks.accuracy.{part}"))
-    return SimpleNamespace(**found)
 
 
 class Trained:
@@ -44,8 +41,8 @@ class Trained:
 
 
 @pytest.mark.parametrize("rank", [1, 4])
-def test_powersgd_is_exact_for_matrices_of_its_rank_and_owes_the_rest(accuracy, rank):
-    trained = Trained(accuracy.PowerSGD, rank, rate=1.0)
+def test_powersgd_is_exact_for_matrices_of_its_rank_and_owes_the_rest(rank):
+    trained = Trained(PowerSGD, rank, rate=1.0)
     factors = torch.randn(ROWS, rank, generator=trained.drawn)
     low = factors @ torch.randn(rank, COLUMNS, generator=trained.drawn)
     before = trained.weight
@@ -59,10 +56,10 @@ def test_powersgd_is_exact_for_matrices_of_its_rank_and_owes_the_rest(accuracy, 
     assert torch.allclose(before - trained.weight + owed, total, atol=1e-3)
 
 
-def test_one_bit_adam_is_adamw_and_then_moves_by_signs_over_a_frozen_moment(accuracy):
+def test_one_bit_adam_is_adamw_and_then_moves_by_signs_over_a_frozen_moment():
     steps = 10
-    trained = Trained(accuracy.OneBitAdam, steps, adamw=True)
-    beside = Trained(accuracy.Dense, adamw=True)
+    trained = Trained(OneBitAdam, steps, adamw=True)
+    beside = Trained(Dense, adamw=True)
     for _ in range(2):  # a fifth
         trained.step()
         beside.step()
@@ -83,8 +80,8 @@ def test_one_bit_adam_is_adamw_and_then_moves_by_signs_over_a_frozen_moment(accu
     assert trained.rule.entry_bytes - nbytes == ROWS * COLUMNS / 8 + 4
 
 
-def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
-    trained = Trained(accuracy.SparseLoCo, 2, 64, adamw=True)
+def test_sparse_loco_trains_locally_and_exchanges_what_moved():
+    trained = Trained(SparseLoCo, 2, 64, adamw=True)
     before = trained.weight
     trained.step()
     assert torch.equal(trained.weight, before), "nothing is agreed on between exchanges"
@@ -102,13 +99,13 @@ def test_sparse_loco_trains_locally_and_exchanges_what_moved(accuracy):
     assert int((sent.abs() > 1e-6).sum()) <= WORKERS * 64 * chunks
 
 
-def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
-    trained = Trained(accuracy.DeMo, 2, rate=0.5)
-    cosines = accuracy.cosines(64)
-    assert torch.allclose(cosines @ cosines.T, torch.eye(64), atol=1e-5)
+def test_demo_sends_the_largest_cosines_and_moves_by_signs():
+    trained = Trained(DeMo, 2, rate=0.5)
+    matrix = cosines(64)
+    assert torch.allclose(matrix @ matrix.T, torch.eye(64), atol=1e-5)
     pure = torch.zeros(ROWS, COLUMNS)
-    pure[:, :64] = 3 * torch.outer(cosines[2], cosines[5])
-    pure[:, 64:] = -2 * torch.outer(cosines[0], cosines[1])
+    pure[:, :64] = 3 * torch.outer(matrix[2], matrix[5])
+    pure[:, 64:] = -2 * torch.outer(matrix[0], matrix[1])
     before = trained.weight
     trained.step(pure.expand(WORKERS, ROWS, COLUMNS))
     assert torch.allclose(before - trained.weight, 0.5 * pure.sign(), atol=1e-5)
@@ -117,28 +114,28 @@ def test_demo_sends_the_largest_cosines_and_moves_by_signs(accuracy):
     found = trained.step()
     owed = trained.rule._sums[0]
     assert 0 < float(owed.norm()) < float(found.norm())
-    components = cosines @ owed[0, :, :64] @ cosines.T
+    components = matrix @ owed[0, :, :64] @ matrix.T
     assert int((components.abs() < 1e-4).sum()) >= 2
 
 
-def test_the_workers_share_what_dense_sees(accuracy):
+def test_the_workers_share_what_dense_sees():
     losses = []
     for rule in ("dense", "everything"):
-        training = accuracy.Training(accuracy.TASKS["digits"], "momentum", 0.05, 6, 3)
+        training = Training(TASKS["digits"], "momentum", 0.05, 6, 3)
         if rule == "dense":
-            made = training.of(accuracy.Dense, workers=1)
+            made = training.of(Dense, workers=1)
         else:
-            made = training.of(accuracy.Ours, "topk", {"density": 1.0})
+            made = training.of(Ours, "topk", {"density": 1.0})
         losses.append(training.run(made)["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-def test_real_ranks_train_as_simulated_ones(accuracy):
+def test_real_ranks_train_as_simulated_ones():
     pytest.importorskip("horovod.torch", exc_type=ImportError)
-    run = accuracy.Run(accuracy.Line("digits", "momentum", "ours/100", 8), 0.05, 1)
-    real = accuracy.on_real_ranks(replace(run, is_real=True))
-    training = accuracy.Training(accuracy.TASKS["digits"], "momentum", 0.05, 8, 1)
-    rule = training.of(accuracy.Ours, *accuracy.NAMED["ours"](training, "100"))
+    run = Run(Line("digits", "momentum", "ours/100", 8), 0.05, 1)
+    real = on_real_ranks(replace(run, is_real=True))
+    training = Training(TASKS["digits"], "momentum", 0.05, 8, 1)
+    rule = training.of(Ours, *NAMED["ours"](training, "100"))
     simulated = training.run(rule)
     # a loss is that of one rank's examples, and of all
     assert simulated["score"] == pytest.approx(real["score"], abs=0.5)

@@ -47,18 +47,12 @@ def test_an_interrupt_ends_what_a_bench_has_started(tmp_path):
     assert not began.exists() or not Path(f"/proc/{began.read_text().strip()}").exists()
 
 
-@pytest.fixture(scope="module")
-def selecting(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("select")
-    printed, _ = run_quick_bench("select", folder, "torch", "matplotlib", "rich")
+def test_select_times_everybody_and_prints_every_line(tmp_path):
+    printed, folder = run_quick_bench("select", tmp_path, "torch", "matplotlib", "rich")
     assert (folder / "selecting.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "selecting.md").read_text()
     assert page in printed and "no figure here means anything" in page
-    return json.loads((folder / "selecting.json").read_text()), page
-
-
-def test_select_times_everybody_and_prints_every_line(selecting):
-    document, page = selecting
+    document = json.loads((folder / "selecting.json").read_text())
     assert document["quick"] is True
     for line in document["lines"]:
         times = line["milliseconds"]
