@@ -1,5 +1,7 @@
 """Cases in which gradients could be confused. A gradient's values identify its variable."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import tensorflow as tf
 from _common import SPARSE_ONLY, Cases
@@ -203,6 +205,33 @@ def small_tensors_stay_dense(name):
         size = 8 if dtype == tf.float64 else 4
         assert compressor.stats()["dense_bytes"] == 2 * 7 * size
         check(wrong, 2, compressor)
+
+
+@IDENTITY
+def dense_tensors_of_two_networks_count_once_a_step(name):
+    """Also if a loss scale is found after the first trace."""
+    networks = [variables_of(((50, 40), (40, 50), (length,))) for length in (3, 5)]
+    options = {"density": 0.1, "min_numel": 100, "allow_dense": False, "name": name}
+    compressor, counted = Compression.topk(networks[0] + networks[1], **options), []
+
+    def traced():
+        return [
+            tf.function(lambda v=v: tape_gradients(linear_loss(v, telling(v)), v, compressor))
+            for v in networks
+        ]
+
+    def take(steps):
+        for step in steps:
+            step()
+        counted.append(compressor.stats()["dense_bytes"] - sum(counted))
+
+    first, second = traced()
+    for steps in ([first], [first], [second], [first, second]):
+        take(steps)
+    compressor.scale_by(SimpleNamespace(loss_scale=2.0))
+    take(traced()[:1])
+    compressor.close()
+    assert counted == [12, 12, 20, 32, 12], counted
 
 
 @IDENTITY

@@ -24,8 +24,6 @@ from hvd_sparse.tensorflow import (
     LogMetrics,
     TensorflowCompressor,
     elastic,
-    graph,
-    graph_functions,
     local_steps,
 )
 from hvd_sparse.tensorflow.optimizer import is_keras_3
@@ -119,72 +117,24 @@ def test_a_closed_compressor_refuses_other_steps_and_graphs(rank_0):
             use()
 
 
-def test_a_compressor_that_was_closed_before_its_first_step_takes_no_name_later(rank_0):
-    _, compressor, _ = program(name="early")
-    compressor.close()
-    with pytest.raises(InvalidOption, match="is closed"):
-        compressor.state_dict()
-    _, another, _ = program(name="early")
-    another.resolve()
-    another.close()
-
-
-def test_a_compressor_whose_variables_are_refused_leaves_its_name_free(monkeypatch):
+def test_a_compressor_that_is_refused_or_closed_before_its_first_step_leaves_its_name_free(rank_0):
     members = Unconnected()
     members.included = lambda: True
-    monkeypatch.setattr("horovod.tensorflow.rank", lambda: 0)
     options = {"name": "free", "process_set": members, "min_numel": 1, "groups": "planned"}
     twins = [tf.Variable(tf.ones((50, 40)), name="same") for _ in range(2)]
-    refused = Compression.topk(twins, density=0.1, **options)
+    refused, closed, another = (
+        Compression.topk(variables, density=0.1, **options)
+        for variables in (twins, twins[:1], twins[:1])
+    )
     with pytest.raises(InvalidOption, match="two variables are called 'same:0'"):
         refused.resolve()
     assert not hasattr(refused, "watchdog")
-    another = Compression.topk(twins[:1], density=0.1, **options)
+    closed.close()
+    with pytest.raises(InvalidOption, match="is closed"):
+        closed.state_dict()
     another.resolve()
     another.close()
     refused.close()
-
-
-def test_dense_tensors_count_once_in_each_step_that_sends_them(rank_0, monkeypatch):
-    """Also with two networks, and if a loss scale is found after the first trace."""
-    members, calls = Unconnected(), []
-
-    def record(function, inputs, dtypes, *, name):
-        calls.append(function)
-        return graph_functions.call_numpy(function, inputs, dtypes, name=name)
-
-    monkeypatch.setattr(graph, "call_numpy", record)
-    networks = [[tf.Variable(tf.ones((50, 40))), tf.Variable(tf.ones(n))] for n in (3, 5)]
-    options = {"min_numel": 100, "allow_dense": False, "process_set": members, "name": "two"}
-    compressor = Compression.topk([*networks[0], *networks[1]], density=0.1, **options)
-
-    def trace(network):
-        with tf.GradientTape() as plain:
-            loss = sum(tf.reduce_sum(3.0 * variable) for variable in network)
-        tape = hvd.DistributedGradientTape(plain, compression=compressor, process_set=members)
-        tape.gradient(loss, network)
-        return next(
-            each for each in reversed(calls) if getattr(each, "func", each).__name__ == "send"
-        )
-
-    sends = [trace(network) for network in networks]
-    compressor.step.meet(0, 2)
-    tokens, counted = list(compressor.functions._tokens), []
-    assert len(compressor.functions._tokens) == 4
-
-    def step(*numbers):
-        for number in numbers:
-            sends[number](np.ones(2000, np.float32), tokens[2 * number], 1.0)
-        counted.append(compressor.stats()["dense_bytes"] - sum(counted))
-
-    for numbers in ((0,), (0,), (1,), (0, 1)):
-        step(*numbers)
-    assert counted == [12, 12, 20, 32]
-    compressor.scale_by(SimpleNamespace(loss_scale=2.0))
-    sends[0] = trace([*networks[1], *networks[0]])
-    step(0)
-    assert counted[-1] == 0, "the tensor that is never compressed is counted by send_dense"
-    compressor.close()
 
 
 def test_entries_of_a_metric_that_is_an_array_are_logged_one_by_one():
