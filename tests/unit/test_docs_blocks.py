@@ -3,14 +3,13 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
 from adding import added, steps, tried
 from blocks import ROOT, blocks_for, commands_of
 from installed import is_installed
-from programs import run_documented
+from programs import run, run_documented
 
 from hvd_sparse.telemetry.jsonl import JsonLines
 
@@ -46,7 +45,10 @@ def test_a_command_runs(block, tmp_path):
     if "python -m benchmarks" in block.text and not is_installed("torch"):
         pytest.skip("torch is not installed, which benches need")
     for name in ("sparse", "dense"):
-        write_a_run(tmp_path / "runs" / f"{name}.jsonl")
+        sink = JsonLines(str(tmp_path / "runs" / f"{name}.jsonl")).open()
+        for step in (1, 50, 100):
+            sink.log(step=step, loss=1 / step, bytes_sent=1000)
+        sink.close()
     run_block(block, block.text, tmp_path)
     for option in re.findall(r"--?(?:o|png|output) (\S+)", block.text):
         assert (tmp_path / option).exists(), f"{block.name} has not written {option}"
@@ -55,22 +57,10 @@ def test_a_command_runs(block, tmp_path):
 @pytest.mark.parametrize("block", blocks_for("checkout"), ids=lambda each: each.name)
 def test_a_command_of_the_checkout_runs_in_it(block):
     variables = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
-    done = subprocess.run(
-        ["sh", "-e", "-c", block.text],
-        cwd=ROOT,
-        env={**variables, "HVD_SPARSE_VENV": sys.prefix},
-        capture_output=True,
-        text=True,
-    )
+    command = ("sh", "-e", "-c", block.text)
+    done = run(*command, cwd=ROOT, variables=variables, HVD_SPARSE_VENV=sys.prefix)
     assert done.returncode == 0, f"{block.name}\n{done.stdout}\n{done.stderr}"
     assert len(re.findall(r"\b\d+ passed", done.stdout, re.MULTILINE)) == len(commands_of(block))
-
-
-def write_a_run(path):
-    sink = JsonLines(os.fspath(path)).open()
-    for step in (1, 50, 100):
-        sink.log(step=step, loss=1 / step, bytes_sent=1000)
-    sink.close()
 
 
 def run_block(block, command, folder):
