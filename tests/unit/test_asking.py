@@ -1,8 +1,9 @@
-"""Ranks answer each other over UDP, nobody else; what ends a wait."""
+"""Ranks answer each other over UDP, nobody else; standstills are no part of a wait."""
 
 import json
 import socket
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +90,27 @@ def test_strangers_who_flood_a_port_do_not_keep_it_from_answering(watched):
     assert is_answered(watched)
 
 
+def test_of_a_time_in_which_the_process_stood_still_little_counts(monkeypatch):
+    """As of a process that was suspended, or whose lock a thread did not release."""
+    own, here, reads = time, threading.current_thread(), iter([0.0, 0.25, 60.0, 60.25])
+
+    def of_this_thread(here_too, elsewhere):
+        return lambda *given: (
+            here_too(*given) if threading.current_thread() is here else elsewhere(*given)
+        )
+
+    faked = {
+        "monotonic": of_this_thread(lambda: next(reads), own.monotonic),
+        "sleep": of_this_thread(lambda _: None, own.sleep),
+    }
+    monkeypatch.setattr(watchdogs, "time", SimpleNamespace(**faked))
+    watchdog = Watchdog("faked", 0, None)
+    with pytest.raises(StopIteration):
+        watchdog._run(600.0)
+    watchdog.close()
+    assert watchdog.ledger.standstill.seconds == 0.25 + watchdogs.MOST_S + 0.25
+
+
 @pytest.mark.parametrize("ends_by", ["abort", "close"])
 def test_a_wait_that_is_aborted_or_whose_watchdog_is_closed_tells_what_was_waited_for(ends_by):
     watchdog, polls = Watchdog("patient", 7, None), []
@@ -99,6 +121,7 @@ def test_a_wait_that_is_aborted_or_whose_watchdog_is_closed_tells_what_was_waite
 
         def wait(self, timeout_s):
             polls.append((timeout_s, *watchdog.ledger.waits))
+            assert len(polls) < 3, "the wait goes on"
             is_last, cause = len(polls) == 2, RuntimeError("Connection closed by peer")
             if is_last and ends_by == "close":
                 watchdog.close()

@@ -142,6 +142,12 @@ def test_a_closed_compressor_refuses_all_that_needs_its_state_and_keeps_its_repo
     assert compressor.stats() == told
 
 
+def test_compressors_compare_and_hash_by_identity(make):
+    """Horovod's TensorFlow cache keys on them."""
+    one, other = make(configure(name="one")), make(configure(name="other"))
+    assert one == one and one != other and len({one, other}) == 2
+
+
 def test_in_another_world_compressors_meet_by_the_order_of_their_meetings_there(make):
     """Under any name, and whether another compressor has met or not."""
     closed, one, other, later = (make(configure(name=name)) for name in "abcd")
@@ -231,6 +237,7 @@ def test_a_state_is_a_copy_that_later_steps_do_not_touch_and_takes_them_back(mak
         assert steps == 0 and not any(residual)
 
 
+ADDED = TensorSpec("t7", (9, 3), "float32")
 RESIDUAL = "tensors t1 arrays residual"
 INVALID = "its configuration is not valid in this version"
 NO_VECTOR = "its residual of 't1' is not a vector"
@@ -342,9 +349,6 @@ def test_not_strictly_what_both_know_is_taken_and_the_rest_is_told(make, tmp_pat
 
 def of_density(density, **options):
     return configure("topk", density, allow_dense=False, min_numel=1, **options)
-
-
-ADDED = TensorSpec("t7", (9, 3), "float32")
 
 
 def by_function(key, shape):

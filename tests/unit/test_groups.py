@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import worlds
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unit import merged
 
@@ -67,6 +67,8 @@ def test_groups_do_not_change_in_the_middle_of_a_step():
     worlds.run(2, script)
 
 
+@example(shapes=[(4, 5), (20,), (19, 1)], min_numel=20, compress_1d=False, bucket_bytes=1)
+@example(shapes=[(), (0, 5), (1, 1)], min_numel=0, compress_1d=True, bucket_bytes=1)
 @given(
     shapes=SHAPES,
     min_numel=st.integers(0, 100),
