@@ -32,8 +32,6 @@ pytestmark = pytest.mark.usefixtures("one_rank")
 STEPS = 30
 SCHEDULERS = {
     "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, STEPS),
-    "linear": lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.01, STEPS),
-    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 10),
     "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=STEPS),
     "warm-up and cosine": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,
@@ -304,7 +302,6 @@ def test_the_mean_over_a_run_of_keras_is_the_density_that_was_asked_for():
     density = SCHEDULES.create("learning_rate", value=0.01, steps=STEPS)
     for schedule in (
         schedules.CosineDecay(0.1, STEPS),
-        schedules.PolynomialDecay(0.1, STEPS, 0.001),
         schedules.PiecewiseConstantDecay([10, 20], [0.1, 0.01, 0.001]),
     ):
         for kind in (tf.keras.optimizers.SGD, tf.keras.optimizers.legacy.SGD):

@@ -177,9 +177,6 @@ BUCKETS = grouped(LAYERS, HIDING)
 KEYS = [LAYERS[position].key for (position,) in one_per_tensor(LAYERS, HIDING)]
 LEAST = 1 / 200
 
-gaps = st.lists(st.floats(0, 10), min_size=1, max_size=12)
-costs = st.tuples(st.floats(0, 5), st.floats(0.01, 5))
-
 
 def ends_of(ready_s, takes_s, chosen):
     ends, free_s = [], 0.0
@@ -190,9 +187,8 @@ def ends_of(ready_s, takes_s, chosen):
 
 
 @settings(max_examples=200, deadline=None)
-@given(gaps, costs)
-def test_what_is_more_than_the_least_hides_and_no_more_would(gaps_s, cost):
-    start_s, unit_s = cost
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=12), st.floats(0, 5), st.floats(0.01, 5))
+def test_what_is_more_than_the_least_hides_and_no_more_would(gaps_s, start_s, unit_s):
     ready_s = np.cumsum(gaps_s)
     takes_s = start_s + unit_s * np.arange(1, 7) * np.ones((len(gaps_s), 1))
     chosen, ends_s = decisions.largest_hidden(ready_s, takes_s)
