@@ -274,12 +274,16 @@ def least_of(selection: Selection) -> float | None:
 
 
 def take_bounded(
-    accumulated: np.ndarray, threshold: float, most: float, context: Context, passes: int = 0
+    accumulated: np.ndarray,
+    threshold: float,
+    most: float,
+    moments: Moments,
+    context: Context,
+    passes: int,
 ) -> Found:
     """Return the entries that reach an estimated threshold: if there are none, the largest entry,
     and if there are more than ``most``, the ``most`` largest. ``passes`` is the number of passes
     that led to the estimate."""
-    moments = context.moments_of(accumulated)
     if not moments.nonzeros:
         return Found(Selection.empty(accumulated.size, accumulated.dtype), threshold, passes)
     threshold, most = max(0.0, min(threshold, moments.abs_max)), int(min(accumulated.size, most))

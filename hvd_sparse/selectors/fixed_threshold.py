@@ -60,7 +60,8 @@ class FixedThreshold(Selector):
             count, kept = context.kernels.take_at_most(accumulated, self.threshold, most)
             is_fallback = count > most
         else:
-            found = take_bounded(accumulated, self.threshold, most, context)
+            moments = context.moments_of(accumulated)
+            found = take_bounded(accumulated, self.threshold, most, moments, context, 0)
             kept, is_fallback = found.selection, found.is_fallback
         was_cut = miss is not None and miss.aim.threshold > self.threshold
         memo = steer(context.memo, miss.count, most) if miss and was_cut else context.memo

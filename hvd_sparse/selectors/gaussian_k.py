@@ -81,4 +81,4 @@ class GaussianK(DensitySelector):
                 break
             if passes < rounds or not is_literal:
                 threshold *= lower if count < wanted else higher
-        return take_bounded(accumulated, threshold, self.cap * wanted, context, passes)
+        return take_bounded(accumulated, threshold, self.cap * wanted, moments, context, passes)

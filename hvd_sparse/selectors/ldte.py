@@ -57,4 +57,4 @@ class Ldte(DensitySelector):
         moments = context.moments_of(accumulated)
         count = self.count(accumulated.size)
         threshold = laplace_threshold(moments, count) if count else 0.0
-        return take_bounded(accumulated, threshold, self.cap * count, context)
+        return take_bounded(accumulated, threshold, self.cap * count, moments, context, 0)

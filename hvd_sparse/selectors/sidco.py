@@ -140,9 +140,10 @@ class Sidco(DensitySelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         wanted = self.count(accumulated.size)
+        moments = context.moments_of(accumulated)
         history = History.of(context.memo, self.stages)
         threshold, passes = self._threshold(accumulated, history.stages, context)
-        found = take_bounded(accumulated, threshold, self.cap * wanted, context, passes)
+        found = take_bounded(accumulated, threshold, self.cap * wanted, moments, context, passes)
         achieved = found.selection.count / max(1, wanted)
         most = max(1, math.ceil(-math.log2(self.share)))
         after = history.after(achieved, self.adapt_every, most)
