@@ -369,7 +369,9 @@ def rejoin(workers, exchange=99, failing=frozenset()):
     def act(collective):
         worker = workers[collective.rank]
         unsteady = failing_at(collective, exchange, collective.rank in failing)
-        worker.state = worker.commits.rejoin(worker.state, unsteady, "rejoin", worlds.TIMEOUT_S)
+        worker.state = worker.commits.rejoin(
+            worker.state, Gatherer(unsteady, "rejoin", worlds.TIMEOUT_S)
+        )
         worker.joined = worker.model
 
     found = worlds.LocalWorld(len(workers), worlds.TIMEOUT_S).run_all(act)
@@ -517,4 +519,6 @@ def test_survivors_at_different_steps_are_refused_on_all_ranks():
     states[1]["tensors"]["a"]["steps"] += 1
     words = r"'a' has made \[2, 3\] steps .* give the compressor to the elastic state"
     with pytest.raises(RankMismatch, match=words):
-        worlds.run(3, lambda c: Commits().rejoin(states[c.rank], c, "share", worlds.TIMEOUT_S))
+        worlds.run(
+            3, lambda c: Commits().rejoin(states[c.rank], Gatherer(c, "share", worlds.TIMEOUT_S))
+        )
