@@ -7,7 +7,7 @@ import pytest
 import worlds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unit.timings import adopted, measure, samples, told
+from unit.timings import samples, told
 
 from hvd_sparse.errors import InvalidOption, PeerFailure
 from hvd_sparse.kernels import reference
@@ -166,10 +166,24 @@ def test_a_worker_that_joins_a_run_of_tensorflow_counts_steps_as_the_others_do(w
     assert policy._steps == (world_size > 0)
 
 
+def adopt(policy, collective, outcomes):
+    """Return the step at which a policy adopts a plan, and the plan."""
+    good = False
+    for step, is_good in enumerate(outcomes):
+        found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
+        if found is not None:
+            return step, found
+        for number, key in enumerate(reversed(KEYS)):
+            policy.measurements.arrive(key, 0.01 * number + 0.001 * collective.rank)
+            policy.measurements.send(key, 100.0)
+        good = is_good
+    return None
+
+
 def test_where_steps_fail_ranks_measure_on():
     failing = [True] * WARMUP + [False, False, False, True, False] + [True] * 20
-    results = adopted(policy, KEYS, 2, failing)
-    assert results[0] == results[1] and results[0][0] == WARMUP + 2 * STEPS
+    first, second = worlds.run(2, lambda c: adopt(policy(), c, failing))
+    assert first == second and first[0] == WARMUP + 2 * STEPS
 
 
 def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks(monkeypatch):
@@ -179,13 +193,9 @@ def test_what_goes_wrong_on_rank_0_is_told_to_all_ranks(monkeypatch):
     monkeypatch.setattr(GroupPlan, "make", make)
 
     def script(collective):
-        planning, good = policy(), False
-        while not planning.is_due:
-            planning.next(collective, worlds.TIMEOUT_S, was_good=good)
-            measure(planning, KEYS, collective.rank)
-            good = True
+        planning = policy()
         with pytest.raises(PeerFailure, match=r"rank 0 could not .*: InvalidOption: no plan"):
-            planning.next(collective, worlds.TIMEOUT_S, was_good=True)
+            adopt(planning, collective, [True] * 100)
         return planning.decision
 
     assert worlds.run(2, script) == [None, None]

@@ -1,6 +1,4 @@
-"""Times that ranks could have measured in their first steps, and runs of a policy with them."""
-
-import worlds
+"""Times that ranks could have measured in their first steps."""
 
 from hvd_sparse.plan.costs import REPETITIONS
 from hvd_sparse.plan.measuring import STEPS
@@ -23,25 +21,3 @@ def told(specs, seen, gap_s=0.01, *, late_s=0.0, entry_bytes=2.0):
 def samples(start_s, byte_s):
     sizes = [100, 1_000, 10_000, 100_000, 1_000_000]
     return [(size, [start_s + byte_s * size] * REPETITIONS) for size in sizes]
-
-
-def measure(policy, keys, rank):
-    for number, key in enumerate(reversed(keys)):
-        policy.measurements.arrive(key, 0.01 * number + 0.001 * rank)
-        policy.measurements.send(key, 100.0)
-
-
-def adopted(make, keys, ranks, outcomes):
-    """Return by rank the step at which a policy adopts a plan or densities, and these."""
-
-    def script(collective):
-        policy, good = make(), False
-        for step, is_good in enumerate(outcomes):
-            found = policy.next(collective, worlds.TIMEOUT_S, was_good=good)
-            if found is not None:
-                return step, found
-            measure(policy, keys, collective.rank)
-            good = is_good
-        return None
-
-    return worlds.run(ranks, script)
