@@ -279,7 +279,7 @@ class Configuration:
         """Return the reason why a tensor's gradient is copied from an accelerator to the host;
         empty if it stays on its device."""
         if not self.is_sparse(spec.shape, spec.numel):
-            return "they are never compressed, and Horovod gets them on the CPU"
+            return "they are never compressed (Horovod gets them on the CPU, unless wire='device')"
         for kind in PARTS:
             part = getattr(self, kind)
             if why := getattr(part, "needs_host", ""):  # schedules process no vectors

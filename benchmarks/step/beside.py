@@ -22,6 +22,9 @@ from benchmarks.step.replay import Replay
 from benchmarks.step.worker import WARM, Rank, Turn, rounds
 from hvd_sparse.ddp import register
 
+GROUPS = 4
+"""Groups of Horovod in TensorFlow: PyTorch's default makes about as many messages of ResNet-50."""
+
 
 class Watch(list[float]):
     """CPU times of watched calls in seconds, measured in the threads that made them."""
@@ -74,22 +77,28 @@ def tensorflow() -> list[Turn]:
 
     hvd_tf.init()
     others = _threads()  # this one, and Horovod's
-    watch, replay = Watch(), _replay("resnet50")
+    replay = _replay("resnet50")
     variables = [tf.Variable(tf.zeros(parameter.shape)) for parameter in replay.parameters]
-    compression = getattr(Compression, OURS)(lambda: variables, density=DENSITY)
-    tape = hvd_tf.DistributedGradientTape(Given(), compression=compression)
-    reduce = tf.function(lambda gradients: tape.gradient(gradients, variables))
 
     def worked() -> float:  # Linux numbers a thread's clock so
         return sum(time.clock_gettime(~thread << 3 | 6) for thread in _threads() - others)
 
-    def step() -> None:
-        gradients = map(replay.gradient, range(len(variables)))
-        given, before = [tf.constant(gradient.numpy()) for gradient in gradients], worked()
-        reduce(given)
-        watch.append(worked() - before)
+    def turn(name: str, groups: int | None) -> Turn:
+        watch = Watch()
+        compression = getattr(Compression, OURS)(lambda: variables, density=DENSITY)
+        tape = hvd_tf.DistributedGradientTape(Given(), compression=compression, groups=groups)
+        reduce = tf.function(lambda gradients: tape.gradient(gradients, variables))
 
-    return [_calls("torch", "resnet50", OURS), _watched("tensorflow", replay, watch, step)]
+        def step() -> None:
+            gradients = map(replay.gradient, range(len(variables)))
+            given, before = [tf.constant(gradient.numpy()) for gradient in gradients], worked()
+            reduce(given)
+            watch.append(worked() - before)
+
+        return _watched(name, replay, watch, step)
+
+    alone, grouped = (*BESIDE["tensorflow"][1],)
+    return [_calls("torch", "resnet50", OURS), turn(alone, None), turn(grouped, GROUPS)]
 
 
 def _threads() -> set[int]:

@@ -29,7 +29,7 @@ BESIDE: dict[str, tuple[str, dict[str, float]]] = {
         {"ldte_bs,optimizer=adam": 3.5, "ldte_bs,optimizer=nesterov": 2.5, CLIPPED: 2.5},
     ),
     "ddp": ("residual.add_", {"hook": 2.0}),
-    "tensorflow": ("torch", {"tensorflow": 1.5}),
+    "tensorflow": ("torch", {"tensorflow": 1.5, "tensorflow, groups=4": 1.5}),
 }
 """Launches that compare several ways: the first way, and goals of the others relative to it."""
 

@@ -195,6 +195,7 @@ def joined(tickets: Sequence[Ticket]) -> BucketRun:
     for each in own:
         bucket.entered |= each.entered
         bucket.sending |= each.sending
+        bucket.begun += each.begun
         bucket.errors += each.errors
     others = {id(ticket.run): ticket.run for ticket in tickets[1:]}
     others.pop(id(tickets[0].run), None)

@@ -214,8 +214,8 @@ class Step(Receiver):
         dtype = accumulator if dense else self.carrier_dtype or accumulator
         layout = carrier_layout(dtype, self.world_size, self.has_replica)
         ticket = TensorStep(run, layout, position, bucket, state, parts, scale)
-        is_alone = len(bucket.members) == 1
-        waits = (is_joined or not is_alone) and self.configuration.select_over == "group"
+        is_alone = len(bucket.members) == 1 and not is_joined
+        waits = not is_alone and self.configuration.select_over == "group"
         pipeline = self.pipeline
         # The passes of a bucket run one after the other when it is full, in one call if possible:
         # if other code ran between them, the calls would find cold caches.

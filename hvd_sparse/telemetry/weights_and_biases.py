@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,8 @@ from hvd_sparse.telemetry.contract import Place, Sink, Writer, flat
 from hvd_sparse.types import Report, Value
 
 STEP = "hvd_sparse/step"
+OPEN: Counter[str] = Counter()
+"""Number of open sinks of each run that this writer has begun, by the run's id."""
 
 
 @WRITERS.register("wandb")
@@ -37,13 +40,14 @@ class WeightsAndBiases(Writer):
             raise InvalidOption(
                 "telemetry writer 'wandb' needs its package: pip install 'hvd-sparse[wandb]'"
             ) from None
-        is_ours = wandb.run is None
+        is_ours = wandb.run is None or wandb.run.id in OPEN
         rank = {"rank": place.rank, "world_size": place.world_size}
         mode: Value = self.mode  # wandb's type allows only literals
         run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
         # Log over a step metric of our own, because the program's own calls of ``log`` may count
         # steps differently.
         run.define_metric(STEP)
+        OPEN.update([run.id] * is_ours)
 
         def write(record: Report) -> None:
             if record["event"] == "run":
@@ -54,4 +58,9 @@ class WeightsAndBiases(Writer):
                 run.define_metric(tag, step_metric=STEP)
             run.log({**numbers, STEP: record["step"]})
 
-        return Sink(write, lambda: run.finish() if is_ours else None)
+        def close() -> None:
+            if is_ours and OPEN[run.id] == 1:  # no other compressor logs to it
+                run.finish()
+            OPEN.subtract([run.id] * is_ours)
+
+        return Sink(write, close)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from hvd_sparse.errors import InvalidOption, UnknownGradient
 from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.compressor import CLOSED
 from hvd_sparse.frontend.recorder import Recorder
+from hvd_sparse.kernels.arrays import aligned_empty
 from hvd_sparse.plan.policy import Owner, Policy
 from hvd_sparse.step.receiver import compressed_again
 from hvd_sparse.step.records import BucketRun, StepRun, Ticket, joined
@@ -91,6 +93,28 @@ class SealedBucket:
     failure: Exception | None = None
 
 
+class ResultMemory:
+    """Memory for the results of tensors. The memory of a tensor's last result is used again if
+    nothing refers to it any more, because the first write to new memory costs a page fault for
+    every page."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[int, np.ndarray] = {}
+
+    def take(self, position: int, spec: TensorSpec) -> np.ndarray:
+        vector = self._vectors.get(position)
+        # The references to the array are the dict's, this function's and the call's; those to the
+        # memory are the array's and the call's. TensorFlow keeps a reference as long as it reads.
+        is_free = (
+            vector is not None
+            and sys.getrefcount(vector) == 3
+            and sys.getrefcount(vector.base) == 2
+        )
+        if vector is None or not is_free:
+            vector = self._vectors[position] = aligned_empty(spec.numel, spec.accumulator)
+        return vector
+
+
 class GraphFunctions:
     """The functions of one compressor, which TensorFlow may call in any thread. A bucket is a
     tensor or one of Horovod's groups. ``tokens`` maps the ``variables.runtime_token`` of each
@@ -101,6 +125,7 @@ class GraphFunctions:
         self._ledger = owner.watchdog.ledger
         owner.step.padding = Padding(owner.step.stats.count_padding)
         self._tokens, self._policy = tokens, policy
+        self._memory = ResultMemory()
         self._numbers = itertools.count()
         self._tickets: dict[int, Ticket] = {}
         self._last_numbers: dict[str, int] = {}
@@ -133,6 +158,7 @@ class GraphFunctions:
         InvalidOption."""
         self._is_closed = True
         self.forget()
+        self._memory = ResultMemory()
         self.follower = self.recorder = self.witness = None
 
     def send(
@@ -165,9 +191,17 @@ class GraphFunctions:
         else:
             if self.witness is not None and self.witness.position == position:
                 self.witness.look()
+            # TensorFlow does not write to the gradient's memory while this array refers to it.
             wire, ticket = self._step.compress(
-                position, gradient, self._noted(scale), everything=everything, is_joined=is_joined
+                position,
+                gradient,
+                self._noted(scale),
+                everything=everything,
+                is_joined=is_joined,
+                stays=is_joined,
             )
+            if position in ticket.bucket.sending:
+                ticket.out = self._memory.take(position, ticket.state.spec)
         number = self._keep(ticket, beside)
         if position is not None:
             self._policy.took(position, ticket, came_s, everything=everything)

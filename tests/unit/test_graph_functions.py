@@ -1,6 +1,7 @@
 """What TensorFlow's graphs call and contain, and its states, without ranks."""
 
 import gc
+import itertools
 import pickle
 import weakref
 from functools import partial
@@ -15,6 +16,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from hvd_sparse.errors import InvalidOption
+from hvd_sparse.kernels.rows import address
 from hvd_sparse.telemetry.contract import numbers_of
 from hvd_sparse.tensorflow import (
     Compression,
@@ -275,3 +277,24 @@ def test_local_steps_broadcast_and_exchange_in_the_process_set_of_their_compress
     local.advance()  # a rank outside of the set goes on alone
     np.testing.assert_array_equal(weights, np.zeros((50, 40)))
     local.compressor.close()
+
+
+def test_the_memory_of_a_result_is_used_again_only_when_nothing_refers_to_it():
+    memory, spec = graph_functions.ResultMemory(), worlds.tensors((300,))[0]
+    numbers = itertools.count()
+
+    def result():
+        taken = memory.take(0, spec)
+        taken[:] = next(numbers)
+        return taken
+
+    first, second, other = (
+        address(each()) for each in (result, result, partial(memory.take, 1, spec))
+    )
+    assert first == second != other
+    kept, view = result(), result()[:5]
+    tensors = [graph_functions.call_numpy(result, [], tf.float32, name="x") for _ in range(3)]
+    everything = [kept, view, *tensors, result()]
+    assert [set(each[:5].tolist()) for each in map(np.asarray, everything)] == [
+        {2.0}, {3.0}, {4.0}, {5.0}, {6.0}, {7.0}
+    ]  # fmt: skip

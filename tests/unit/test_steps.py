@@ -280,14 +280,15 @@ def test_a_bucket_whose_exchange_a_later_step_has_discarded_is_refused_by_name()
     worlds.run(2, script)
 
 
-def test_buckets_that_are_joined_leave_no_cycles():
+def test_tensors_of_joined_buckets_are_selected_from_together_and_leave_no_cycles():
     step = Step(configure(), SPECS, [(0,), (1,), (2,)], reference)
     step.meet(0, 1)
 
     def reduce():
         given = [np.ones(spec.numel, np.float32) for spec in SPECS]
-        made = [step.compress(i, x, is_joined=True) for i, x in enumerate(given)]
+        made = [step.compress(i, x, is_joined=True, stays=True) for i, x in enumerate(given)]
         bucket = joined([ticket for _, ticket in made])
+        assert bucket.begun == [ticket for _, ticket in made]
         conversation = step.converse(bucket, made[0][1].run)
         request = next(conversation)
         try:  # pytest.raises would keep the frame, and with it the tickets

@@ -399,11 +399,15 @@ from unit.compressors import NumpyCompressor
 
 telemetry = {"id": "wandb", "project": "tests", "mode": "offline"}
 configuration = worlds.configure("topk", 0.1, telemetry=telemetry, telemetry_every=1)
+first, second = (configuration.telemetry[0].open() for _ in range(2))
+first.close()
 (compressor,) = worlds.run(1, lambda c: NumpyCompressor(c, configuration))
 compressor.watchdog = SimpleNamespace(rank=0, lagging=list, close=list)
 weakref.finalize(compressor, compressor.watchdog.close)
 compressor._record()
 compressor.train(range(3))
+second.log(9, of_the_second=0.25)
+second.close()
 compressor.log(loss=0.5)
 """
 
@@ -414,6 +418,7 @@ def test_weights_and_biases_holds_every_record_of_a_program_that_just_ends_offli
     content = file.read_bytes()
     assert content.count(b"residual_norm/t0") >= 3, "a record of each step"
     assert b"hvd_sparse/step" in content and b"loss" in content
+    assert b"of_the_second" in content, "the run goes on while a compressor logs to it"
 
 
 def test_mlflow_holds_every_record_in_a_store_of_files(tmp_path):
