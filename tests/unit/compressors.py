@@ -4,6 +4,7 @@ import inspect
 
 from worlds import normals, tensors
 
+from hvd_sparse.frontend.compression import AutoMethod
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.step.session import Session
@@ -43,6 +44,21 @@ class Made(Methods):
 
     def take_over(self, optimizer):
         self.taken = optimizer
+
+
+class Taking(Compressor):
+    taken = None
+
+    def take_over(self, optimizer):
+        self.taken = optimizer
+
+
+class Auto(AutoMethod, Made):
+    """Named methods and ``auto``, which return compressors."""
+
+    @classmethod
+    def _create(cls, params, configuration, process_set, grad_scaler, policy=None):
+        return Taking(configuration, "numpy", policy)
 
 
 def required(method):

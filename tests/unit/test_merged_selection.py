@@ -107,68 +107,38 @@ def test_a_share_is_bounded_and_the_rest_stays():
     assert not any(balance.any() for balance in lost(outcomes).values())
 
 
-class Watched(TopK):
-    id = "watched"
-    searched: ClassVar[list[int]] = []
+@pytest.fixture
+def searched(monkeypatch):
+    """The searches of top-k so far: entries, whether it started warm, and knew the moments."""
+    found, find = [], TopK.find
 
-    def find(self, accumulated, context):
-        self.searched.append(accumulated.size)
-        return super().find(accumulated, context)
+    def noted(selector, accumulated, context):
+        is_known = context.moments == context.kernels.moments(accumulated)
+        found.append((accumulated.size, context.warm is not None, is_known))
+        return find(selector, accumulated, context)
+
+    monkeypatch.setattr(TopK, "find", noted)
+    return found
 
 
 @pytest.mark.parametrize("rollback", [True, False])
-def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback):
-    Watched.searched.clear()
+def test_a_steady_group_is_chosen_from_what_the_passes_took_along(rollback, searched):
     steady = {"steps": 20, "absent": {}, "draw": worlds.normals, "ranks": 1}
-    configuration = replace(configure(rollback=rollback), selector=Watched(0.05))
-    watched = bits(train(configuration, **steady))
-    searches = len(Watched.searched)
-    assert (1 <= searches <= 6) if rollback else searches == 20
-    assert set(Watched.searched) == {NUMEL}
-    searched = replace(configure(rollback=False), selector=TopK(0.05))
-    assert watched[0] == bits(train(searched, **steady))[0]
+    aimed = bits(train(configure(rollback=rollback), **steady))
+    assert 1 <= len(searched) <= 6 if rollback else len(searched) == 20
+    assert aimed[0] == bits(train(configure(rollback=False), **steady))[0]
+    assert {size for size, *_ in searched} == {NUMEL}
 
 
-class Told(TopK):
-    id = "told"
-    log: ClassVar[list[tuple[int, bool]]] = []
-
-    def find(self, accumulated, context):
-        assert context.moments == context.kernels.moments(accumulated)  # exact, of whole numbers
-        self.log.append((accumulated.size, context.warm is not None))
-        return super().find(accumulated, context)
-
-    def aim(self, numel, warm, memo):
-        return None
-
-
-COLD, WARM = False, True
-PAIR = SPECS[0].numel + SPECS[3].numel
-
-
-@pytest.mark.parametrize(
-    ("plans", "absent", "expected"),
-    [
-        (
-            [1, 1, [["t0", "t3"], ["t1", "t2", "t4"]], 1, 1],
-            {},
-            [(NUMEL, COLD), (NUMEL, WARM), (PAIR, COLD), (NUMEL - PAIR, COLD), (NUMEL, COLD),
-             (NUMEL, WARM)],
-        ),
-        (
-            [1] * 4,
-            {2: ("t1",)},
-            [(NUMEL, COLD), (NUMEL, WARM), (NUMEL - SPECS[1].numel, COLD), (NUMEL, COLD)],
-        ),
-        ([1, 50, 1], dict.fromkeys(range(3), KEYS[:4]), [(512, COLD), (512, WARM), (512, WARM)]),
-    ],
-    ids=["other groups", "a gradient is missing", "one gradient alone"],
-)  # fmt: skip
-def test_a_search_starts_warm_where_just_its_tensors_ended(plans, absent, expected):
-    Told.log.clear()
-    configuration = replace(configure(), selector=Told(0.05))
-    train(configuration, ranks=1, plans=plans, steps=len(plans), absent=absent)
-    assert Told.log == expected
+def test_a_search_starts_warm_where_just_its_tensors_ended(searched, monkeypatch):
+    monkeypatch.setattr(TopK, "aim", lambda *_: None)
+    groups, cold, warm = [["t0", "t3"], ["t1", "t2", "t4"]], False, True
+    plans = [1, 1, groups, 1, 1, 1, 1]
+    train(configure(), ranks=1, plans=plans, steps=len(plans), absent={5: ("t1",)})
+    pair, others = SPECS[0].numel + SPECS[3].numel, NUMEL - SPECS[1].numel
+    expected = [(NUMEL, cold), (NUMEL, warm), (pair, cold), (NUMEL - pair, cold), (NUMEL, cold)]
+    expected += [(NUMEL, warm), (others, cold), (NUMEL, cold)]
+    assert searched == [(*each, True) for each in expected]  # moments of whole numbers are exact
 
 
 @dataclass(frozen=True)
@@ -239,20 +209,20 @@ def test_small_neighbours_of_other_precision_are_not_grouped_with_each_other():
 
 
 def test_groups_that_were_asked_for_and_cannot_be_one_vector_are_refused_by_name():
-    def script(collective):
-        words = []
-        for groups in ([["t0", "d"]], 1):
-            with pytest.raises(InvalidOption) as caught:
-                Session(configure(groups=groups), DOUBLE, collective)
-            words.append(str(caught.value))
-        session = Session(configure(groups=50), DOUBLE, collective)
-        with pytest.raises(InvalidOption) as caught:
-            session.step.regroup([(0, 1, 2, 3, 4, 5)])
-        return [*words, str(caught.value)]
+    words = (
+        "tensors 't0' and 'd' of one group are accumulated in float32 and float64.*"
+        "give groups that separate these tensors, or use select_over='tensor'"
+    )
 
-    for words in worlds.run(1, script)[0]:
-        assert "tensors 't0' and 'd' of one group are accumulated in float32 and float64" in words
-        assert "give groups that separate these tensors, or use select_over='tensor'" in words
+    def script(collective):
+        for groups in ([["t0", "d"]], 1):
+            with pytest.raises(InvalidOption, match=words):
+                Session(configure(groups=groups), DOUBLE, collective)
+        session = Session(configure(groups=50), DOUBLE, collective)
+        with pytest.raises(InvalidOption, match=words):
+            session.step.regroup([(0, 1, 2, 3, 4, 5)])
+
+    worlds.run(1, script)
 
 
 def test_groups_of_more_entries_than_indices_can_number_are_refused():

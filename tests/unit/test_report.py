@@ -7,14 +7,12 @@ import re
 
 import pytest
 import worlds
-from worlds import configure, normals, tensors
+from unit.test_telemetry import record
+from worlds import configure, tensors
 
 from hvd_sparse.cli import main
 from hvd_sparse.cli.report import read_run, read_runs
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.recorder import Outlet, Recorder
-from hvd_sparse.step.session import Session
-from hvd_sparse.telemetry.contract import Place
 from hvd_sparse.telemetry.jsonl import JsonLines
 from hvd_sparse.tracing import START
 
@@ -24,19 +22,11 @@ NAMES = ("sparse <b>", "topk $x_1$", "dense")
 
 
 def train(path, method, **options):
-    def run(collective):
-        session = Session(configure(method, 0.1, **options), SPECS, collective)
-        outlet = Outlet([JsonLines(str(path))], Place(collective.rank, 2))
-        recorder = Recorder(session.step, 3, outlet, list)
-        shapes = {spec.key: list(spec.shape) for spec in SPECS}
-        about = {"world_size": 2, "config": session.step.configuration.describe()}
-        recorder.put("run", {**about, "shapes": shapes})
-        for step in range(STEPS):
-            session.reduce(normals(SPECS, collective.rank, step))
-            recorder.put("metrics", {"loss": 1 / (step + 1), "test_accuracy": 0.9})
-        recorder.close()
-
-    worlds.run(2, run)
+    configuration, shapes = configure(method, 0.1, **options), {s.key: s.shape for s in SPECS}
+    about = {"world_size": 2, "config": configuration.describe(), "shapes": shapes}
+    told = [("run", about), ("metrics", {"loss": 1.0, "test_accuracy": 0.9})]
+    given = [JsonLines(str(path))], STEPS, configuration, 3, SPECS, told
+    worlds.run(2, lambda collective: record(collective, *given))
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +42,20 @@ def files(tmp_path_factory):
     return paths
 
 
-@pytest.fixture(scope="module")
-def page(files, tmp_path_factory):
+def drawn(folder, *runs):
     pytest.importorskip("matplotlib", reason="draws the pictures")
-    output = tmp_path_factory.mktemp("report") / "report.html"
+    output = folder / "report.html"
+    assert main(["report", *map(str, runs), "-o", str(output)]) == 0
+    return output.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def text(files, tmp_path_factory):
     named = [f"{name}={path}" for name, path in zip(NAMES, files)]
-    assert main(["report", *named, "-o", str(output)]) == 0
-    return output
+    return drawn(tmp_path_factory.mktemp("report"), *named)
 
 
-def test_every_run_every_chart_and_every_layer_is_there(page):
-    text = page.read_text(encoding="utf-8")
+def test_every_run_every_chart_and_every_layer_is_there(text):
     for name in NAMES:
         assert text.count(html.escape(name)) >= 2, "in the legends and in the table"
     assert "<b>" not in text
@@ -80,8 +73,7 @@ def test_every_run_every_chart_and_every_layer_is_there(page):
         assert text.count(f">{spec.key}</text>") == 2, "by density and by residual"
 
 
-def test_the_page_names_nothing_that_is_elsewhere(page):
-    text = page.read_text(encoding="utf-8")
+def test_the_page_names_nothing_that_is_elsewhere(text):
     # Names of XML's own, which are no addresses to fetch from.
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text)
     assert not re.search(r"https?:|//[a-z]|<script|<link|<img|@import|url\((?!#)", text)
@@ -89,21 +81,16 @@ def test_the_page_names_nothing_that_is_elsewhere(page):
 
 
 def test_what_an_exchange_does_not_know_is_said_in_its_place(tmp_path):
-    pytest.importorskip("matplotlib", reason="draws the pictures")
-    train(tmp_path / "x.jsonl", "topk", exchange="gtopk")
-    output = tmp_path / "report.html"
-    assert main(["report", str(tmp_path / "x.jsonl"), "-o", str(output)]) == 0
-    assert output.read_text(encoding="utf-8").count(">no run recorded this value</text>") == 2
+    path = tmp_path / "x.jsonl"
+    train(path, "topk", exchange="gtopk")
+    assert drawn(tmp_path, path).count(">no run recorded this value</text>") == 2
 
 
 def test_a_run_has_the_same_colour_in_all_pictures(tmp_path):
-    pytest.importorskip("matplotlib", reason="draws the pictures")
     for name, value in {"a": None, "b": 1.0}.items():
         record = line("metrics", 1, 0.1, loss=value)
         (tmp_path / f"{name}.jsonl").write_text(record)
-    output = tmp_path / "report.html"
-    assert main(["report", str(tmp_path), "-o", str(output)]) == 0
-    text = output.read_text(encoding="utf-8")
+    text = drawn(tmp_path, tmp_path)
     assert "#ff7f0e" in text and "#1f77b4" not in text, "the second colour, for the second run"
 
 
@@ -132,48 +119,54 @@ def line(event, step, seconds, **content):
     return json.dumps({"event": event, "step": step, "seconds": seconds, "time": 0, **content})
 
 
-def test_a_restart_goes_on_from_where_it_began(tmp_path):
-    path = tmp_path / "run.jsonl"
-    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
-    then = [line("run", 20, 0.0), line("metrics", 30, 1.5, loss=2.0)]
-    path.write_text("\n".join([*first, *then, '{"event": "st']))
-    run = read_run("x", path)
-    assert run.curve("loss", "step") == ([10, 20, 30], [1.0, 1.0, 2.0])
-    assert run.curve("loss", "seconds")[0] == [1.0, 2.0, 3.5]
-    assert run.step_s == pytest.approx(0.125)
+def step(number, seconds, **fields):
+    whole = {"step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
+    return line("step", number, seconds, **{**whole, **fields})
 
 
-def test_a_restart_that_loads_its_state_after_its_first_record_keeps_earlier_records(tmp_path):
+FIRST = [line("run", 0, 0.0), *(line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30))]
+AGAIN = line("metrics", 30, 1.5, loss=2.0)
+
+
+@pytest.mark.parametrize(
+    ("began", "then", "steps", "losses", "seconds", "step_s"),
+    [
+        (20, [AGAIN, '{"event": "st'], [10, 20, 30], [1.0, 1.0, 2.0], [1.0, 2.0, 3.5], 2.5 / 20),
+        (
+            0,  # it loads its state after its first record
+            [AGAIN, line("metrics", 40, 2.5, loss=3.0)],
+            [10, 20, 30, 40],
+            [1.0, 1.0, 2.0, 3.0],
+            [1.0, 2.0, 3.5, 4.5],
+            3.5 / 30,
+        ),
+        (20, [step(21, 0.5)], [10, 20], [1.0, 1.0], [1.0, 2.0], 1.5 / 11),
+    ],
+    ids=["from where it began", "from its first metrics", "before it has metrics of its own"],
+)
+def test_a_restart_replaces_the_records_of_the_steps_that_it_repeats(
+    tmp_path, began, then, steps, losses, seconds, step_s
+):
     path = tmp_path / "run.jsonl"
-    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
-    then = [line("run", 0, 0.0, name="then"), line("metrics", 30, 1.5, loss=2.0)]
-    path.write_text("\n".join([*first, *then, line("metrics", 40, 2.5, loss=3.0)]))
+    path.write_text("\n".join([*FIRST, line("run", began, 0.0, name="then"), *then]))
     run = read_run("x", path)
-    assert run.curve("loss", "step") == ([10, 20, 30, 40], [1.0, 1.0, 2.0, 3.0])
-    assert run.curve("loss", "seconds")[0] == [1.0, 2.0, 3.5, 4.5]
-    assert run.about["name"] == "then"
+    assert run.curve("loss", "step") == (steps, losses)
+    assert run.curve("loss", "seconds")[0] == seconds
+    assert run.step_s == pytest.approx(step_s) and run.about["name"] == "then"
 
 
 def test_a_restart_replaces_metrics_by_their_own_numbers_of_steps(tmp_path):
     """They may be ahead of the compressor's number, which leaves out dense steps of ``auto``."""
-    path, step = tmp_path / "run.jsonl", {"step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
-    first = [line("run", 0, 0.0), line("step", 1, 0.1, **step), line("metrics", 40, 1.0, loss=4.0)]
-    first += [line("step", 10, 1.2, **step), line("metrics", 60, 1.5, loss=6.0)]
-    first += [line("step", 40, 2.0, **step), line("metrics", 80, 2.0, loss=8.0)]
-    then = [line("run", 20, 0.0), line("step", 21, 0.5, **step), line("metrics", 80, 1.0, loss=1.0)]
+    path = tmp_path / "run.jsonl"
+    first = [line("run", 0, 0.0), step(1, 0.1), line("metrics", 40, 1.0, loss=4.0)]
+    first += [step(10, 1.2), line("metrics", 60, 1.5, loss=6.0)]
+    first += [step(40, 2.0), line("metrics", 80, 2.0, loss=8.0)]
+    then = [line("run", 20, 0.0), step(21, 0.5), line("metrics", 80, 1.0, loss=1.0)]
     path.write_text("\n".join([*first, *then]))
     run = read_run("x", path)
     assert run.curve("loss", "step") == ([40, 60, 80], [4.0, 6.0, 1.0])
     assert run.curve("bytes_sent", "step", "step")[0] == [1, 10, 21]
     assert run.curve("loss", "seconds")[0] == [1.0, 1.5, 2.5]
-
-
-def test_a_restart_replaces_metrics_before_it_has_metrics_of_its_own(tmp_path):
-    path, step = tmp_path / "run.jsonl", {"step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
-    first = [line("run", 0, 0.0)] + [line("metrics", s, s / 10, loss=1.0) for s in (10, 20, 30)]
-    path.write_text("\n".join([*first, line("run", 20, 0.0), line("step", 21, 0.5, **step)]))
-    run = read_run("x", path)
-    assert run.curve("loss", "step")[0] == [10, 20] and run.records[-1]["seconds"] == 2.5
 
 
 def test_a_restart_without_a_compressor_goes_on_from_where_it_began(tmp_path):
@@ -208,35 +201,20 @@ def test_bytes_add_up_over_intervals(files):
     assert read_run("x", files[2]).bytes_sent("step")[1][-1] == 12_000
 
 
-def step_with(**fields):
-    whole = {"step": 1, "seconds": 1, "step_s": 1, "total": {"bytes_sent": 1}, "tensors": {}}
-    return json.dumps({"event": "step", **whole, **fields}) + "\n"
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         ("", "has no records: train at least one step"),
         ("nonsense\nmore\n", "line 1 of run .* is not a record"),
-        ('{"a": 1}\n{"a": 2}\n', "line 1 of run .* is not a record"),
-        ('{"event": "metrics", "seconds": 1}\n', "line 1 of run .*not a record .KeyError.'step'"),
-        (step_with().replace("step_s", "s"), "line 1 of run .*'step_s'"),
-        ('{"event": "other", "step": 1, "seconds": 1}\n', "the event 'other' is unknown"),
-        (step_with(tensors=[1]), "line 1 of run .* is not a record"),
-        (step_with(total={}), "'bytes_sent'"),
-        (step_with(step_s=None), "'step_s' is None, not a number"),
-        (step_with(tensors={"a": None}), "line 1 of run .* is not a record"),
-        (step_with(tensors={"a": {"density_achieved": "x"}}), "'density_achieved' is 'x', not a"),
+        ('{"event": "metrics", "seconds": 1}', "line 1 of run .*not a record .KeyError.'step'"),
+        (line("other", 1, 1), "the event 'other' is unknown"),
+        (step(1, 1, tensors=[1]), "line 1 of run .* is not a record"),
+        (step(1, 1, total={}), "'bytes_sent'"),
+        (step(1, 1, step_s=None), "'step_s' is None, not a number"),
+        (step(1, 1, tensors={"a": {"density_achieved": "x"}}), "'density_achieved' is 'x', not a"),
+        (line("metrics", 1, 1, loss="low"), "'loss' is 'low', not a number"),
         (
-            '{"event": "metrics", "seconds": 1, "step": 1, "loss": "low"}\n',
-            "'loss' is 'low', not a number",
-        ),
-        (
-            '{"event": "run", "seconds": 1, "step": 1, "config": {"selector": 3}}\n',
-            "line 1 of run .* is not a record",
-        ),
-        (
-            "".join(f'{{"event": "run", "name": "{c}", "seconds": 1, "step": 0}}\n' for c in "GD"),
+            "\n".join(line("run", 0, 1, name=name) for name in "GD"),
             "records of two compressors, 'G' and 'D'",
         ),
         (b"\xff\xfe", "line 1 of run .* is not a record"),

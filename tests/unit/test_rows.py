@@ -27,56 +27,37 @@ from hvd_sparse.kernels.numba import CompiledKernels, lists
 STEPS, SPOILT = 14, 9
 SHAPES = (40, 50), (300,), (7, 3), (130, 9), (1,)
 LDTE_BS, TOPK = {"id": "ldte_bs", "density": 0.05}, {"id": "topk", "density": 0.05}
-NESTEROV = {"momentum": 0.99, "nesterov": True}
+FEEDBACK = {"id": "momentum_feedback", "momentum": 0.99}
+CORRECTION, ADAM = {"id": "momentum_correction"}, {"id": "adam_correction"}
+HALF = {"id": "error_feedback", "residual": "bfloat16"}
+BY_SIGN = {"selector": TOPK, "codec": "sign_mean"}
 CONFIGURATIONS = {
     "ldte_bs": {"selector": LDTE_BS},
     "a narrow band": {"selector": {**LDTE_BS, "tolerance": (0.95, 1.05)}},
     "topk": {"selector": TOPK},
     "without rollback": {"selector": LDTE_BS, "rollback": False},
     "momentum without a velocity": {"selector": TOPK, "memory": "momentum_feedback"},
-    "weight decay": {
-        "selector": TOPK,
-        "memory": {"id": "momentum_feedback", "momentum": 0.9, "weight_decay": 0.1},
-    },
-    "momentum with one": {
-        "selector": LDTE_BS, "memory": {"id": "momentum_feedback", "momentum": 0.99}
-    },
-    "momentum in one buffer": {
-        "selector": TOPK, "memory": {"id": "momentum_feedback", "momentum": 0.99}, "rollback": False
-    },
-    "momentum correction": {"selector": TOPK, "memory": "momentum_correction"},
-    "a clipped norm": {
-        "selector": TOPK, "memory": {"id": "momentum_correction", "clip_norm": 0.5}
-    },
-    "Nesterov": {"selector": LDTE_BS, "memory": {"id": "momentum_feedback", **NESTEROV}},
-    "masked velocities": {"selector": LDTE_BS, "memory": {"id": "momentum_correction", **NESTEROV}},
-    "adam": {"selector": LDTE_BS, "memory": "adam_correction"},
-    "adam with weight decay": {
-        "selector": TOPK, "memory": {"id": "adam_correction", "weight_decay": 0.1}
-    },
+    "weight decay": {"selector": TOPK, "memory": {**FEEDBACK, "weight_decay": 0.1}},
+    "momentum in one buffer": {"selector": TOPK, "memory": FEEDBACK, "rollback": False},
+    "momentum correction": {"selector": TOPK, "memory": CORRECTION},
+    "a clipped norm": {"selector": TOPK, "memory": {**CORRECTION, "clip_norm": 0.5}},
+    "Nesterov": {"selector": LDTE_BS, "memory": {**FEEDBACK, "nesterov": True}},
+    "masked": {"selector": LDTE_BS, "memory": {**CORRECTION, "momentum": 0.99, "nesterov": True}},
+    "adam": {"selector": LDTE_BS, "memory": ADAM},
+    "adam with weight decay": {"selector": TOPK, "memory": {**ADAM, "weight_decay": 0.1}},
     "muon": {"selector": TOPK, "memory": "muon_correction"},
-    "signs": {"selector": LDTE_BS, "codec": "sign_mean"},
-    "signs of the largest": {"selector": TOPK, "codec": "sign_mean"},
-    "signs of many": {"selector": {**TOPK, "density": 0.4}, "codec": "sign_mean"},
-    "signs of few": {"selector": {**TOPK, "density": 0.002}, "codec": "sign_mean"},
-    "signs without rollback": {"selector": TOPK, "codec": "sign_mean", "rollback": False},
-    "signs in 16 bits": {
-        "selector": TOPK, "codec": "sign_mean",
-        "memory": {"id": "error_feedback", "residual": "bfloat16"},
-    },
-    "signs and momentum": {
-        "selector": LDTE_BS, "codec": "sign_mean", "memory": "momentum_feedback"
-    },
-    "signs and a velocity": {
-        "selector": LDTE_BS, "codec": "sign_mean", "memory": "momentum_correction"
-    },
-    "signs and adam": {"selector": LDTE_BS, "codec": "sign_mean", "memory": "adam_correction"},
+    "signs": BY_SIGN,
+    "signs of many": {**BY_SIGN, "selector": {**TOPK, "density": 0.4}},
+    "signs of few": {**BY_SIGN, "selector": {**TOPK, "density": 0.002}},
+    "signs without rollback": {**BY_SIGN, "rollback": False},
+    "signs in 16 bits": {**BY_SIGN, "memory": HALF},
+    "signs and momentum": {**BY_SIGN, "selector": LDTE_BS, "memory": CORRECTION},
     "another codec": {"selector": LDTE_BS, "codec": "block16"},
     "another selector": {"selector": {"id": "dgc_sampled", "density": 0.05}},
     "bounded messages": {"selector": LDTE_BS, "max_gathered_bytes": 400},
     "settled later": {"selector": TOPK, "exchange": "gtopk"},
     "as a group": {"selector": TOPK, "select_over": "group"},
-}  # fmt: skip
+}
 
 
 def train(collective, configuration, dtype, *, kernels, waits, scale):
@@ -114,17 +95,15 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
 
 
 def trained(configuration, make=CompiledKernels, dtype="float32", *, waits=True, scale=1.0):
-    def script(collective):
-        return train(collective, configuration, dtype, kernels=make(), waits=waits, scale=scale)
-
-    return worlds.run(2, script)
+    how = {"waits": waits, "scale": scale}
+    return worlds.run(2, lambda c: train(c, configuration, dtype, kernels=make(), **how))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("options", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
-    if options.get("memory") == {"id": "error_feedback", "residual": "bfloat16"}:
+    if options.get("memory") == HALF:
         dtype = "float32"  # which such a residual asks for
     run = partial(trained, worlds.configure(**options), dtype=dtype, scale=scale)
     assert run(waits=True) == run(waits=False)

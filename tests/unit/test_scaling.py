@@ -13,7 +13,7 @@ from hvd_sparse.types import TensorSpec
 
 BAD_STEP, STEPS = 3, 7
 CONFIGURATIONS = {
-    "sparse": configure("ldte_bs", 0.25),
+    "sparse": configure("ldte_bs", 0.25, telemetry=True),
     "dense steps": configure("topk", 1.0, allow_dense=True),
     "momentum": configure(memory="momentum_correction"),
     "thresholds that are used again": configure("redsync_search", 0.2),
@@ -53,6 +53,8 @@ def test_a_step_with_nan_or_inf_is_seen_in_one_tensor_on_all_ranks_and_leaves_no
         expected = train(clean, steps)
         assert worlds.snapshot(session) == worlds.snapshot(clean)
         assert session.step.stats.nonfinite_steps == 1
+        told, wanted = (each.step.stats.report(None) for each in (session, clean))
+        assert told["tensors"] == wanted["tensors"] and told["bytes_sent"] > wanted["bytes_sent"]
         seen = results.pop(BAD_STEP)
         assert {key for key, array in seen.items() if not np.isfinite(array).all()} == {tensor}
         return list(map(worlds.bits_of, results)) == list(map(worlds.bits_of, expected))
@@ -88,36 +90,28 @@ def test_another_scale_or_what_is_no_scale_is_refused_on_all_ranks(scale):
     assert words in str(results[FAULTY])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_stays_in_the_residual(dtype):
-    """A float16 gradient of 60000 is finite on every rank, and twice that is not."""
-    spec = TensorSpec("half", (2, 2), dtype)
+@pytest.mark.parametrize(
+    ("dtype", "average", "size", "expected", "looks"),
+    [
+        ("float16", False, 6e4, np.nan, 2),
+        ("bfloat16", False, 6e4, 1.2e5, 0),
+        ("float16", True, 4e4, 4e4, 2),
+        ("float16", True, 1.0, 1.0, 0),
+    ],
+)
+def test_what_16_bits_cannot_hold_is_nan_on_all_ranks_and_looked_for_only_near_their_limit(
+    dtype, average, size, expected, looks, monkeypatch
+):
+    """Of four entries of 40000 the average is in range, and the bound of 80000 is not."""
+    seen, own, spec = [], receiver.stays_finite, TensorSpec("half", (8, 2), dtype)
+    monkeypatch.setattr(receiver, "stays_finite", lambda *given: seen.append(1) or own(*given))
 
     def script(collective):
-        session = Session(configure(density=0.25), [spec], collective, average=False)
-        result = session.reduce({"half": np.full((2, 2), 6e4, np.float32)})
-        return result, worlds.residuals(session)["half"]
+        session = Session(configure(density=0.25), [spec], collective, average=average)
+        result = session.reduce({"half": np.full((8, 2), size, np.float32)})
+        return result["half"], worlds.residuals(session)["half"]
 
     for result, kept in worlds.run(2, script):
-        if dtype == "float16":
-            assert np.isnan(result["half"]).all() and not kept.any()
-        else:
-            assert result["half"].max() == 1.2e5 and kept.max() == np.float32(6e4)
-
-
-@pytest.mark.parametrize(("size", "looks"), [(1.0, 0), (4e4, 2)])
-def test_a_float16_sum_is_looked_at_only_where_its_bound_leaves_the_range(monkeypatch, size, looks):
-    """Of four entries of 40000 the average is in range, and the bound of 8e4 is not."""
-    seen, spec = [], TensorSpec("half", (8, 2), "float16")
-    own = receiver.stays_finite
-    monkeypatch.setattr(
-        receiver, "stays_finite", lambda *given: seen.append(given[1]) or own(*given)
-    )
-
-    def script(collective):
-        session = Session(configure(density=0.25), [spec], collective)
-        return session.reduce({"half": np.full((8, 2), size, np.float32)})["half"]
-
-    for result in worlds.run(2, script):
-        assert result.max() == size
-    assert seen == ["float16"] * looks
+        assert np.isnan(result).all() if np.isnan(expected) else (result.max() == expected)
+        assert kept.max() == (0 if np.isnan(expected) else np.float32(size))
+    assert len(seen) == looks

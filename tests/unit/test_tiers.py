@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -12,7 +11,8 @@ from pathlib import Path
 import harness
 import pytest
 import tiers
-from harness import LIMIT_S, ROOT
+from harness import ROOT
+from programs import put_program, run
 from tiers import TESTS, Slice, select
 
 
@@ -69,17 +69,8 @@ BESIDE = (
 """Packages that the extra ``dev`` does not bring."""
 COLLECT = f"""
 import sys
-from importlib.machinery import PathFinder
 
-
-class WithoutThem(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        if name.partition(".")[0] not in {BESIDE!r}:
-            return super().find_spec(name, path, target)
-
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutThem
+sys.modules.update(dict.fromkeys({BESIDE!r}))  # which Python cannot import
 
 import pytest
 
@@ -89,13 +80,7 @@ sys.exit(pytest.main(["--quick", "--collect-only", "-qq", "-p", "no:cacheprovide
 
 @pytest.mark.full
 def test_every_test_file_of_the_quick_run_can_be_read_there():
-    done = subprocess.run(
-        [sys.executable, "-c", COLLECT],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = run(sys.executable, "-c", COLLECT, cwd=ROOT, PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "LEFT OUT: the cases of the engine numba (numba is not installed)" in done.stdout
 
@@ -134,16 +119,10 @@ def test_a_test_may_leave_a_folder_behind():
 
 @pytest.mark.full
 def test_what_a_test_leaves_behind_is_deleted_at_the_end_of_the_run(tmp_path):
-    name = test_a_test_may_leave_a_folder_behind.__name__
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    test = f"{__file__}::{test_a_test_may_leave_a_folder_behind.__name__}"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", test]
     others = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, f"{__file__}::{name}"],
-        cwd=ROOT,
-        env={**others, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    done = run(*command, cwd=ROOT, variables=others, TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
     assert not list(tmp_path.glob("hvd-*"))
 
@@ -163,17 +142,10 @@ def complaint_of(folder, python):
     script."""
     programs = {**dict.fromkeys(OTHERS, "exit 0"), "id": "echo 1000", "python3": python}
     for name, text in programs.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
+        put_program(folder / name, text)
     own = {"PYTHON": "python3", "HVD_SPARSE_VENV": str(folder / "venv")}
-    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [ROOT / "scripts" / "setup"],
-        env={**os.environ, **own, "PATH": path, "XDG_CACHE_HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-    )
+    own |= {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(folder)}
+    done = run(ROOT / "scripts" / "setup", **own)
     assert done.returncode == 1 and not (folder / "venv").exists()
     return done.stderr
 

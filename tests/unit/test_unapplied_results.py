@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.errors import UnsupportedReduction
 from hvd_sparse.frontend.torch.results import Results
 from hvd_sparse.step.session import Session
@@ -19,18 +18,14 @@ from hvd_sparse.step.session import Session
 NUMEL = 40
 
 
-def start(collective, configuration):
-    return Session(configuration, worlds.tensors((NUMEL,)), collective)
-
-
 def alone(script):
-    (found,) = LocalWorld(1, 600.0).run(script)
-    return found
+    return worlds.run(1, script)[0]
 
 
 class Trainee:
     def __init__(self, collective, **options):
-        self.session = start(collective, worlds.configure(density=0.1, **options))
+        configuration = worlds.configure(density=0.1, **options)
+        self.session = Session(configuration, worlds.tensors((NUMEL,)), collective)
         self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, NUMEL))
         self.results = Results(self.session.step, [self.weight])
         self.descent = torch.optim.SGD([self.weight], lr=0.5)
@@ -42,7 +37,6 @@ class Trainee:
 
     def collect(self):
         gradient = self.weight.grad
-        assert gradient is not None
         self.results.settle(0)
         wire, ticket = self.session.driver.compress(0, gradient.numpy().copy())
         result = self.session.driver.decompress(wire, ticket)
@@ -96,7 +90,6 @@ def replace(trainee):
 
 def climb_and_return(trainee):
     """What SAM does with its first gradient."""
-    assert trainee.weight.grad is not None
     with torch.no_grad():
         trainee.weight.add_(trainee.weight.grad, alpha=0.1)
     trainee.forget()
@@ -216,14 +209,12 @@ def stand_still(trainee):
 
 
 def descend_by_hand(trainee):
-    assert trainee.weight.grad is not None
     with torch.no_grad():
         trainee.weight.sub_(trainee.weight.grad)
     trainee.forget()
 
 
 def descend_unseen(trainee):
-    assert trainee.weight.grad is not None
     trainee.weight.data.sub_(trainee.weight.grad)
     trainee.forget_in_place()
 

@@ -9,13 +9,8 @@ from conformance.stack_checks import check_stack_reading
 from programs import run_python
 
 from hvd_sparse.watch import watchdog as watchdogs
-from hvd_sparse.watch.peers import Answer, Endpoint, Ledger, Port, ask_all
-from hvd_sparse.watch.watchdog import (
-    EXIT_CODE,
-    PatientPending,
-    Watchdog,
-    was_ended_by_join,
-)
+from hvd_sparse.watch.peers import Answer, Endpoint, Ledger
+from hvd_sparse.watch.watchdog import EXIT_CODE, PatientPending, Watchdog, was_ended_by_join
 
 STUCK = """
 import atexit, os, sys, time
@@ -60,10 +55,6 @@ def here():
     made.close()
 
 
-def meet(watchdog, *peers):
-    watchdog.meet(0, SimpleNamespace(tell_all=lambda mine: [mine, *peers]))
-
-
 def judge(watchdog, limits):
     standstill = watchdog.ledger.standstill
     standstill.seconds = limits * LIMIT_S
@@ -71,24 +62,21 @@ def judge(watchdog, limits):
 
 
 @pytest.fixture
-def start_peer(monkeypatch):
-    """Start a rank that answers, or name one that is silent: nobody waits for it here."""
-    open_ports = []
+def meet(monkeypatch):
+    """Let a watchdog meet ranks that answer what they are behind by, or are silent (None)."""
 
-    def ask_others(peers, submitted):
-        return ask_all([peer for peer in peers if peer.port], submitted, 600.0)
+    def meet_peers(watchdog, *behind, meanwhile=lambda: None):
+        def ask_all(*_):
+            meanwhile()
+            place = "it is at train.py:3 (step)"
+            answers = {rank: each for rank, each in enumerate(behind, 1) if each is not None}
+            return {rank: Answer(0, each, place) for rank, each in answers.items()}
 
-    def start(rank, behind=None):
-        if behind is None:
-            return Endpoint(rank, [], 0, "")
-        answer = Answer(0, behind, "it is at train.py:3 (step)")
-        open_ports.append(Port(lambda submitted: answer))
-        return Endpoint(rank, ["127.0.0.1"], open_ports[-1].number, open_ports[-1].token)
+        peers = [Endpoint(rank, [], 0, str(rank)) for rank, _ in enumerate(behind, 1)]
+        monkeypatch.setattr(watchdogs, "ask_all", ask_all)
+        watchdog.meet(0, SimpleNamespace(tell_all=lambda mine: [mine, *peers]))
 
-    monkeypatch.setattr(watchdogs, "ask_all", ask_others)
-    yield start
-    for port in open_ports:
-        port.close()
+    return meet_peers
 
 
 @pytest.fixture
@@ -115,14 +103,12 @@ def test_a_ledger_knows_what_is_pending_and_how_often():
 
 
 def test_a_standstill_ends_with_each_submission_and_each_result():
-    ledger = Ledger()
-    seen = {ledger.standstill}
-    for change in (ledger.begin, ledger.begin, ledger.end):
+    ledger, seen = Ledger(), []
+    # Of the last one, the result has arrived, or the step has failed.
+    for change in (ledger.begin, ledger.begin, ledger.end, ledger.end):
         change("a")
-        assert ledger.standstill not in seen
-        seen.add(ledger.standstill)
-    ledger.end("a")  # of which the result has arrived, or the step has failed
-    assert ledger.standstill in seen
+        seen.append(ledger.standstill)
+    assert len(set(seen)) == 3 and seen[2] is seen[3]
 
 
 LIMIT_S = 10.0
@@ -139,8 +125,8 @@ LIMIT_S = 10.0
     ],
     ids=["late", "late and silent", "silent", "nobody", "unknown"],
 )
-def test_late_ranks_end_a_wait_and_silent_ones_later(here, start_peer, ends, peers, ends_at, words):
-    meet(here, *(start_peer(rank, behind) for rank, behind in enumerate(peers, 1)))
+def test_late_ranks_end_a_wait_and_silent_ones_later(here, meet, ends, peers, ends_at, words):
+    meet(here, *peers)
     here.ledger.begin("a")
     for looks, (limits, is_over) in enumerate([(0.9, False), (1.1, ends_at == 1), (2.1, True)]):
         judge(here, limits)
@@ -148,8 +134,8 @@ def test_late_ranks_end_a_wait_and_silent_ones_later(here, start_peer, ends, pee
     assert words in ends[0] and "ExchangeTimeout" in ends[0] and "raise timeout_s" in ends[0]
 
 
-def test_a_wait_of_this_package_gets_the_verdict(here, start_peer, ends, caplog):
-    meet(here, start_peer(1, ["a"]))
+def test_a_wait_of_this_package_gets_the_verdict(here, meet, ends, caplog):
+    meet(here, ["a"])
     here.ledger.begin("a")
     here.ledger.waits.append("some collective")
     judge(here, 1.1)
@@ -169,16 +155,10 @@ def reach_a_collective(watchdog):
 
 
 @pytest.mark.parametrize("comes", [submit_the_next_steps, reach_a_collective])
-def test_what_comes_while_the_ranks_are_asked_ends_nothing(here, ends, comes):
-    def answer(submitted):
-        comes(here)
-        return Answer(0, ["a"], "it is somewhere")
-
-    port = Port(answer)
-    meet(here, Endpoint(1, ["127.0.0.1"], port.number, port.token))
+def test_what_comes_while_the_ranks_are_asked_ends_nothing(here, meet, ends, comes):
+    meet(here, ["a"], meanwhile=lambda: comes(here))
     here.ledger.begin("a")
     judge(here, 1.1)
-    port.close()
     assert not ends
 
 
@@ -191,8 +171,8 @@ def test_a_long_save_does_not_age_while_collectives_arrive(here):
     assert here.ledger.pending() == {"save": 1}
 
 
-def test_ranks_that_have_submitted_less_lag(here, start_peer):
-    meet(here, start_peer(1, []))
+def test_ranks_that_have_submitted_less_lag(here, meet):
+    meet(here, [])
     assert here.lagging() == []
     here.ledger.begin("a")
     assert here.lagging() == [1]
@@ -217,20 +197,14 @@ def test_reading_the_stack_does_not_end_the_process():
     check_stack_reading("hvd_sparse.watch.watchdog.lines_of_main_thread")
 
 
-@pytest.mark.parametrize(
-    ("module", "function", "is_join"),
-    [
-        ("horovod.torch.mpi_ops", "join", True),
-        ("horovod.torch.mpi_ops", "synchronize", False),
-        ("horovod_own.train", "join", False),
-    ],
-)
-def test_an_error_in_the_join_of_horovods_package_alone_is_explained(
-    monkeypatch, module, function, is_join
-):
-    place = {"__name__": module}
-    exec(f"def {function}(): raise RuntimeError", place)
-    with pytest.raises(RuntimeError) as raised:
-        place[function]()
-    monkeypatch.setattr(sys, "last_traceback", raised.tb, raising=False)
-    assert was_ended_by_join() is is_join
+def test_an_error_in_the_join_of_horovods_package_alone_is_explained(monkeypatch):
+    ops = "horovod.torch.mpi_ops"
+    found = []
+    for module, function in ((ops, "join"), (ops, "synchronize"), ("horovod_own.train", "join")):
+        place = {"__name__": module}
+        exec(f"def {function}(): raise RuntimeError", place)
+        with pytest.raises(RuntimeError) as raised:
+            place[function]()
+        monkeypatch.setattr(sys, "last_traceback", raised.tb, raising=False)
+        found.append(was_ended_by_join())
+    assert found == [True, False, False]

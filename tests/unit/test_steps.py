@@ -1,24 +1,17 @@
-"""A step that fails fails on every rank alike, and is as if it had not been."""
+"""Steps: their order on all ranks, what is begun again, and failures that leave no trace."""
 
 import gc
 import re
+import threading
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
 import worlds
-from unit.steps import (
-    FAULTY,
-    SPECS,
-    assert_conserved,
-    gradients,
-    measured_step,
-    start,
-    start_exchange,
-)
+from unit.steps import FAULTY, SPECS, check_next_step, gradients, start, start_exchange
 from worlds import Around, configure, snapshot
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import (
     CorruptPayload,
     ExchangeTimeout,
@@ -33,6 +26,85 @@ from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.step.records import joined
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
+
+IN_TWO_PHASES = configure(exchange="shared_index")
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
+
+
+def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
+    """MPI tells blocking collectives apart by nothing but their order."""
+
+    def script(collective):
+        waited = []
+
+        def watch(kind, arguments, call):
+            pending = call()
+            wait = pending.wait
+            pending.wait = lambda limit_s: (waited.append((kind, arguments[-1])), wait(limit_s))[1]
+            return pending
+
+        session = start(worlds.Around(collective, watch), IN_TWO_PHASES)
+        given, order = gradients(collective, 0), ORDERS[collective.rank]
+        waiting = start_exchange(session, order, given)
+        waited.clear()
+        results = {p: session.driver.decompress(*waiting[p]).tobytes() for p in order}
+        return waited, results
+
+    first, *others = worlds.run(3, script)
+    assert len(first[0]) == 4 and others == [first, first]
+
+
+def test_a_step_that_is_begun_again_waits_for_what_the_old_one_submitted():
+    """The names of its collectives are not free before; other ranks may be late."""
+
+    has_submitted = [threading.Event() for _ in range(5)]
+    has_submitted[0].set()
+
+    def begin(session):
+        rank = session.collective.rank
+        has_submitted[rank].wait()
+        session.driver.compress(0, gradients(session.collective, 0)["t0"].reshape(-1))
+        has_submitted[rank + 1].set()
+
+    check_next_step(begin, world_size=4, looks=False)
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+@pytest.mark.parametrize("entered", [(0,), (1,), (0, 1, 2)], ids=str)
+def test_a_step_that_is_left_unfinished_and_begun_again_leaves_no_trace(dense, entered):
+    configuration = configure(density=1.0 if dense else 0.25, allow_dense=dense)
+
+    def script(collective, is_interrupted):
+        session = start(collective, configuration)
+        session.reduce(gradients(collective, 0))
+        if is_interrupted:
+            start_exchange(session, entered, gradients(collective, 9))
+            session.step.transactions.settle_all()
+        return worlds.bits_of(session.reduce(gradients(collective, 1))), snapshot(session)
+
+    interrupted, whole = (worlds.run(2, lambda c, i=i: script(c, i)) for i in (True, False))
+    assert interrupted == whole
+
+
+def test_a_bucket_whose_gradients_are_on_the_host_already_starts_at_once():
+    """Gradients that DDP has on a device are copied to the host before they are compressed."""
+
+    def script(collective):
+        session, given = start(collective), gradients(collective, 0)
+        devices = session.step.transactions.devices = mock.Mock()
+        devices.zeros_of.return_value = None
+        devices.together = lambda walks: [walk() for walk in walks]
+        sent = [
+            session.driver.compress(position, given[f"t{position}"].reshape(-1), stays=True)
+            for position in (1, 2)
+        ]
+        assert session.driver._under_way and not session.driver._coming
+        for position, (wire, ticket) in zip((1, 2), sent):
+            reduced = collective.allreduce(wire, f"t{position}").wait(None)
+            session.driver.decompress(reduced, ticket)
+
+    worlds.run(2, script)
+
 
 SPARSE = configure(on_nonfinite="raise")
 DENSE = configure(density=1.0, allow_dense=True, on_nonfinite="raise")
@@ -67,22 +139,18 @@ FAILURES = [
 def test_a_failure_on_one_rank_is_one_error_on_all_and_leaves_no_trace(
     configuration, break_it, words, world_size
 ):
-    def script(collective):
-        session = start(collective, configuration)
-        session.reduce(gradients(collective, 0))
-        before, given = snapshot(session), gradients(collective, 1)
-        if collective.rank == FAULTY:
+    def fail(session):
+        session.reduce(gradients(session.collective, 0))
+        before, given = snapshot(session), gradients(session.collective, 1)
+        if session.collective.rank == FAULTY:
             break_it(session, given)
         with pytest.raises(PeerFailure) as caught:
             session.reduce(given)
         assert snapshot(session) == before
-        return str(caught.value), measured_step(session, gradients(collective, 2))
+        return str(caught.value)
 
-    outcomes = worlds.run(world_size, script)
-    messages = {message for message, _ in outcomes}
-    assert len(messages) == 1
-    assert re.search(rf"rank {FAULTY}: {words}", messages.pop())
-    assert_conserved([step for _, step in outcomes])
+    (message,) = set(check_next_step(fail, configuration, world_size))
+    assert re.search(rf"rank {FAULTY}: {words}", message)
 
 
 def test_without_rollback_a_peers_failure_keeps_the_gradient_in_the_residual():
@@ -122,11 +190,10 @@ def test_a_tensor_that_one_rank_lacks_is_named_on_all():
 
 
 def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
-    def script(collective):
-        session = start(collective)
-        session.reduce(gradients(collective, 0))
+    def fail(session):
+        session.reduce(gradients(session.collective, 0))
         before = snapshot(session)
-        started = start_exchange(session, (0, 1, 2), gradients(collective, 1))
+        started = start_exchange(session, (0, 1, 2), gradients(session.collective, 1))
         first, (reduced, ticket), last = started.values()
         session.driver.decompress(*first)
         with pytest.raises(UnsupportedReduction) as caught:
@@ -135,25 +202,22 @@ def test_a_failure_that_shows_late_takes_back_the_tensors_that_were_through():
             session.driver.decompress(*last)
         assert again.value is caught.value, "the rest of a failed step must fail of the same cause"
         assert snapshot(session) == before
-        return measured_step(session, gradients(collective, 2))
 
-    assert_conserved(worlds.run(2, script))
+    check_next_step(fail)
 
 
-def check_leaves_no_trace(break_it, error, world_size=2):
+def check_leaves_no_trace(break_it, error):
     """``break_it`` breaks a session's step, and returns what mends it."""
 
-    def script(collective):
-        session = start(collective)
-        session.reduce(gradients(collective, 0))
+    def fail(session):
+        session.reduce(gradients(session.collective, 0))
         before, mend = snapshot(session), break_it(session)
         with pytest.raises(error):
-            session.reduce(gradients(collective, 1))
+            session.reduce(gradients(session.collective, 1))
         mend()
         assert snapshot(session) == before
-        return measured_step(session, gradients(collective, 2))
 
-    assert_conserved(worlds.run(world_size, script))
+    check_next_step(fail)
 
 
 def replaced(part, name, function):
@@ -189,19 +253,17 @@ def test_an_interrupt_is_not_raised_a_second_time():
 def test_ranks_that_began_buckets_in_different_orders_end_a_failed_step_in_the_same_order():
     """The gradients come in another order on each rank, and all ranks refuse their carriers."""
 
-    def script(collective):
-        session = start(collective, configure(exchange="oktopk", timeout_s=20.0))
-        given, order = gradients(collective, 0), [0, 1, 2][:: -1 if collective.rank else 1]
+    def fail(session):
+        given, rank = gradients(session.collective, 0), session.collective.rank
         sent = [
             session.driver.compress(position, given[SPECS[position].key].reshape(-1))
-            for position in order
+            for position in ((2, 1, 0) if rank else (0, 1, 2))
         ]
         _, ticket = sent[0]
         with pytest.raises(UnsupportedReduction):
             session.driver.decompress(np.full(ticket.layout.size, np.nan), ticket)
-        return measured_step(session, gradients(collective, 1))
 
-    assert_conserved(worlds.run(2, script))
+    check_next_step(fail, configure(exchange="oktopk", timeout_s=20.0))
 
 
 def test_a_bucket_whose_exchange_a_later_step_has_discarded_is_refused_by_name():
@@ -270,19 +332,17 @@ def test_an_exchange_that_raises_is_not_waited_for_again():
 
 
 def test_an_error_that_an_old_step_left_behind_does_not_end_the_next_step():
-    def script(collective):
-        def broken(timeout_s):
-            raise MemoryError("out of memory")
+    def broken(timeout_s):
+        raise MemoryError("out of memory")
 
-        session = start(collective)
-        waiting = start_exchange(session, (0, 1, 2), gradients(collective, 0))
+    def fail(session):
+        waiting = start_exchange(session, (0, 1, 2), gradients(session.collective, 0))
         for conversation in session.driver._under_way.values():
             conversation.pending.wait = broken
         with pytest.raises(MemoryError):
             session.driver.decompress(*waiting[0])
-        return measured_step(session, gradients(collective, 1))
 
-    assert_conserved(worlds.run(2, script))
+    check_next_step(fail)
 
 
 def test_a_rank_that_cannot_measure_its_chunks_lets_no_other_rank_wait():
@@ -290,22 +350,17 @@ def test_a_rank_that_cannot_measure_its_chunks_lets_no_other_rank_wait():
         def chunk_norms(self, *_):
             raise MemoryError("out of memory")
 
-    def script(collective):
-        parts = {"selector": {"id": "chunked", "density": 0.3, "chunk_length": 3}}
-        options = {"exchange": "shared_index", "min_numel": 1, "compress_1d": True}
-        chosen = Configuration.create(**parts, **options, allow_dense=False, timeout_s=600)
-        session = start(collective, chosen)
-        if collective.rank == FAULTY:
+    def fail(session):
+        if session.collective.rank == FAULTY:
             session.step.pipeline.kernels = Broken()
         with pytest.raises((MemoryError, RankMismatch)) as caught:
-            session.reduce(gradients(collective, 0))
+            session.reduce(gradients(session.collective, 0))
         session.step.pipeline.kernels = reference
-        return str(caught.value), measured_step(session, gradients(collective, 1))
+        return str(caught.value)
 
-    outcomes = worlds.run(2, script)
-    told = [message for message, _ in outcomes]
+    chunked = {"id": "chunked", "density": 0.3, "chunk_length": 3}
+    told = check_next_step(fail, configure(chunked, exchange="shared_index"))
     assert "or of a failed rank" in told.pop(1 - FAULTY) and told == ["out of memory"]
-    assert_conserved([step for _, step in outcomes])
 
 
 def test_after_a_lost_rank_one_exchange_of_an_old_step_is_waited_for():
@@ -345,25 +400,21 @@ def test_a_square_that_overflows_does_not_spoil_the_only_buffer(on_nonfinite):
     options = {"rollback": False, "memory": "adam_correction", "min_numel": 1000}
 
     def script(collective, spoils):
-        configuration = worlds.configure(on_nonfinite=on_nonfinite, **options)
+        configuration = configure(on_nonfinite=on_nonfinite, **options)
         session, results = Session(configuration, specs, collective), []
-        for step in range(3):
+        for step in (0, 1, 2) if spoils else (0, 2):
             given = worlds.normals(specs, step)
-            if step == 1 and not spoils:
-                continue
             if step == 1:
                 given["t0"][2, 3] = 1e25
             try:
-                results.append(session.reduce(given)["t0"])
+                results.append(session.reduce(given)["t0"].tobytes())
             except NonFiniteGradient:
-                results.append(np.full((8, 4), np.nan))
+                results.append(np.full((8, 4), np.nan, np.float32).tobytes())
         return results
 
-    both = (worlds.LocalWorld(2, worlds.TIMEOUT_S).run(script, spoils) for spoils in (False, True))
-    for clean, spoiled in zip(*both):
-        first, bad, last = spoiled
-        assert np.isnan(bad).all()
-        assert worlds.same_bits(first, clean[0]) and worlds.same_bits(last, clean[1])
+    clean, spoiled = (worlds.run(2, lambda c, spoils=s: script(c, spoils)) for s in (False, True))
+    bad = np.full((8, 4), np.nan, np.float32).tobytes()
+    assert spoiled == [[first, bad, last] for first, last in clean]
 
 
 def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
@@ -379,12 +430,10 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
 
 
 def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
-    def script(collective):
-        session = start(collective, configure())
-        session.reduce(worlds.normals(SPECS, collective.rank, 0))
-        before, came = worlds.snapshot(session), []
-        receiver = session.step
-        receive, result = receiver.receive, receiver.result
+    came = []
+
+    def break_it(session):
+        receive, result = session.step.receive, session.step.result
 
         def alter(bucket, arrivals):
             if 2 in arrivals:
@@ -399,10 +448,8 @@ def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
             came.append(ticket.key)
             return found
 
-        receiver.receive, receiver.result = alter, note
-        with pytest.raises(CorruptPayload, match="altered on its way"):
-            session.reduce(worlds.normals(SPECS, collective.rank, 1))
-        assert worlds.snapshot(session) == before
-        return came
+        mends = replaced(session.step, "receive", alter), replaced(session.step, "result", note)
+        return lambda: [mend() for mend in mends]
 
-    assert worlds.run(2, script) == [["t0", "t1"], ["t0", "t1"]]
+    check_leaves_no_trace(break_it, CorruptPayload)
+    assert sorted(came) == ["t0", "t0", "t1", "t1"]  # of both ranks
