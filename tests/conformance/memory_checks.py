@@ -44,22 +44,22 @@ def check_split_is_exact(memory, name, dtype, *, rollback):
     residual = np.zeros(numel, dtype)
     for seed in range(4):
         gradient = draw(name, numel, dtype, seed)
-        accumulated, sent = make_step(state, gradient, 3)
-        expected = (
-            np.array([r + g for r, g in zip(residual, gradient)], dtype)
-            if memory.adds_gradient
-            else accumulated
-        )
-        assert accumulated.tobytes() == expected.tobytes(), "accumulated is not residual + gradient"
+        with untouched(gradient):
+            found = state.compensate(gradient, reference)
+        added = gradient if memory.adds_gradient else found.added
+        expected = residual + added
+        assert found.added.tobytes() == added.tobytes()
+        assert found.vector.tobytes() == expected.tobytes(), "accumulated is not residual + added"
+        sent = every_nth(found.vector, 3)
+        state.update(sent, True)
         state.commit()
         residual = residual_of(state)
-        merged, is_sent = residual.copy(), np.zeros(numel, bool)
-        is_sent[sent.indices] = True
+        assert not residual[sent.indices].view(np.uint8).any(), "what was sent is also kept"
+        merged = residual.copy()
         merged[sent.indices] = sent.values
         assert merged.tobytes() == expected.tobytes(), (
             "sent and kept entries are not what was accumulated"
         )
-        assert not residual[is_sent].view(np.uint8).any(), "what was sent is also kept"
 
 
 def check_rests(memory):
@@ -120,19 +120,6 @@ def check_parameters_are_read_if_declared(memory):
     assert (finished(parameter) != finished(other)) == memory.reads_parameter
 
 
-def check_rounding_stays(memory):
-    numel = 200
-    state = memory.create(TensorSpec("t", (numel // 10, 10), "float32"), rollback=True)
-    accumulated = state.compensate(draw("normal", numel), reference).vector.copy()
-    chosen = every_nth(accumulated, 3)
-    halves = Selection(chosen.indices, chosen.values.astype(np.float16).astype(np.float32), numel)
-    state.update(halves, False)
-    state.commit()
-    decoded = np.zeros(numel, np.float32)
-    decoded[halves.indices] = halves.values
-    assert residual_of(state).tolist() == (accumulated - decoded).tolist()
-
-
 def check_roll_back_restores_bits(memory, *, dense):
     state, _ = after_a_step(memory, rollback=True)
     before = bits_of(state.arrays())
@@ -164,17 +151,12 @@ def check_mass_is_kept_without_roll_back(memory, *, dense):
     assert residual_of(state).tobytes() == once, "rolling back twice is not rolling back once"
 
 
-def check_roll_back_before_compensate_changes_nothing(memory, *, rollback):
+def check_dense_step(memory, *, rollback):
+    """Check that a step which never began changes nothing, and that a dense step sends all."""
     state, _ = after_a_step(memory, rollback=rollback)
     before = residual_of(state)
     state.roll_back()
-    assert residual_of(state).tobytes() == before.tobytes(), (
-        "entries that were sent are back in the residual"
-    )
-
-
-def check_take_all_flushes(memory, *, rollback):
-    state, _ = after_a_step(memory, rollback=rollback)
+    assert residual_of(state).tobytes() == before.tobytes(), "sent entries are back"
     accumulated = state.compensate(draw("normal", 300, seed=2), reference).vector.copy()
     everything = state.take_all()
     state.commit()
@@ -183,27 +165,25 @@ def check_take_all_flushes(memory, *, rollback):
 
 
 def check_masking(memory):
-    """(5) With masking, the velocity of sent entries becomes +0.0; without, it does not change."""
+    """(5) With masking, the velocity of sent entries becomes 0; without, it does not."""
     state, sent = after_a_step(memory, rollback=True)
-    expected = draw("normal", 300, seed=1)
-    if memory.masking:
-        expected[sent.indices] = 0
-    assert state.arrays()["momentum"].tobytes() == expected.tobytes(), (
-        "the velocity is masked where it should not be"
-    )
+    velocity = state.arrays()["momentum"]
+    assert velocity[sent.indices].any() != memory.masking, f"velocity, {memory.masking=}"
+    assert np.delete(velocity, sent.indices).all() == (memory.momentum > 0)
 
 
 def check_memory(memory):
-    for name in ("normal", "signed_zeros", "denormals"):
-        check_split_is_exact(memory, name, "float32", rollback=True)
-    check_rounding_stays(memory)
+    for dense in (False, True):
+        check_roll_back_restores_bits(memory, dense=dense)
+        if memory.conserves:
+            check_mass_is_kept_without_roll_back(memory, dense=dense)
+    for rollback in (True, False) if memory.conserves else ():
+        check_split_is_exact(memory, "signed_zeros", "float32", rollback=rollback)
+        check_dense_step(memory, rollback=rollback)
     if memory.finishes:
         check_finish_leaves_its_input(memory)
         check_parameters_are_read_if_declared(memory)
-        check_rests(memory)
+        if memory.conserves:
+            check_rests(memory)
     if hasattr(memory, "masking"):
         check_masking(memory)
-    check_roll_back_restores_bits(memory, dense=False)
-    check_roll_back_restores_bits(memory, dense=True)
-    check_mass_is_kept_without_roll_back(memory, dense=False)
-    check_take_all_flushes(memory, rollback=True)

@@ -9,10 +9,6 @@ REACHING = "_reaching(np.abs(x), threshold)"
 LARGEST = "_largest(x, min(count, x.size))"
 
 
-def reversed_entries(taken, *_):
-    return Selection(taken.indices[::-1], taken.values[::-1], taken.numel)
-
-
 def wide_indices(taken, *_):
     return Selection(taken.indices.astype(np.int64), taken.values, taken.numel)
 
@@ -28,11 +24,9 @@ FAULTS = {
     "count_at_least": {
         "count > for >=": text(">= rounded", "> rounded"),
         "threshold not rounded": text("x.dtype.type(threshold)", "np.float64(threshold)"),
-        "compare without abs": text("np.abs(x)", "x"),
     },
     "take_at_least": {
         "take > for >=": text(REACHING, "np.abs(x) > x.dtype.type(threshold)"),
-        "last entry dropped": text(REACHING, "_reaching(np.append(np.abs(x[:-1]), 0), threshold)"),
         "writes to its input": result(lambda taken, _, x, *__: x.sort() or taken),
         "takes zeros": text(REACHING, "np.abs(x) >= x.dtype.type(threshold)"),
         "takes NaN": text(REACHING, "~(np.abs(x) < x.dtype.type(threshold)) & (x != 0)"),
@@ -53,9 +47,7 @@ FAULTS = {
     "take_largest": {
         "one too few": text(LARGEST, "_largest(x, max(1, min(count, x.size) - 1))"),
         "largest without abs": text(LARGEST, "_largest(np.maximum(x, 0), min(count, x.size))"),
-        "unsorted": result(reversed_entries),
         "ties to the higher index": text(LARGEST, "_largest(x[::-1], min(count, x.size))[::-1]"),
-        "first k by position": text(LARGEST, "(x != 0) & (np.cumsum(x != 0) <= count)"),
     },
     "take_bins": {"bins take zeros": text(" & (limits > 0) & (accumulated != 0)", "")},
     "accumulate": {"sum: NaN reaches the residual": text("if not found.is_finite:", "if False:")},
@@ -86,7 +78,6 @@ FAULTS = {
         "moments of the step before": text("out=out_square", "out=out_square.copy()"),
         "a push that keeps the old velocity": text("out=pushed)", "out=(pushed := pushed.copy()))"),
         "a push that knows no Nesterov": text("if is_nesterov", "if False"),
-        "momentum after the gradient": text("pushed += gradient", "pushed += gradient * factor"),
     },
     "trim": {
         "trim: what nobody wrote where there are few": text(

@@ -44,10 +44,6 @@ def nothing(*_):
     """Stand for a function that checks or narrows something."""
 
 
-def is_accepted(*_):
-    return True
-
-
 def select(id, **options):
     return SELECTORS.create(id, **{"density": 0.1, **options})
 
@@ -68,7 +64,6 @@ OF_SELECTORS = {
     "last entry dropped": spoilt(lambda s, x: Selection(s.indices[:-1], s.values[:-1], s.numel)),
     "unsorted": spoilt(lambda s, x: Selection(s.indices[::-1], s.values[::-1], s.numel)),
     "magnitudes for values": spoilt(lambda s, x: Selection(s.indices, abs(s.values), s.numel)),
-    "values as float16": spoilt(lambda s, x: Selection(s.indices, s.values.astype("f2"), s.numel)),
     "always the first k": spoilt(lambda s, x: picked(x, np.flatnonzero(x)[: s.count])),
     "ties to the higher index": spoilt(from_behind),
     "writes to its input": spoilt(lambda s, x: x.sort() or s),
@@ -78,9 +73,6 @@ OF_SELECTORS = {
         SEARCH,
         f"return Found(kernels.take_at_least(accumulated, first), first, 1)\n    {SEARCH}",
     ),
-    "log_count: bracket not narrowed": instead(
-        LDTE_BS, "selectors._search.Bracket.narrow", nothing
-    ),
     "bisection: bracket not narrowed": instead(
         BISECTION, "selectors._search.Bracket.narrow", nothing
     ),
@@ -89,12 +81,6 @@ OF_SELECTORS = {
         "find",
         "passes = 0\n",
         "return Found(context.kernels.take_at_least(accumulated, threshold), threshold)\n",
-    ),
-    "redsync trimmed without exact step": text(
-        select("redsync_trimmed"), "find", "coarse, wanted)", "coarse, 10**9)"
-    ),
-    "radix select without the cut at ties": text(
-        select("radix_select"), "find", "threshold, wanted)", "threshold, 10**9)"
     ),
     "a reused threshold without a limit": text(
         select("redsync_search"), "find", "2 * wanted", "10**9"
@@ -141,7 +127,6 @@ OF_MEMORIES = {
         FEEDBACK, f"{RESIDUAL}.update", CLEARED, "self.residual.new[:] = 0"
     ),
     "gradient minus residual": text(FEEDBACK, f"{RESIDUAL}.prepare", "(gradient,", "(-gradient,"),
-    "rounding dropped": text(FEEDBACK, f"{RESIDUAL}.update", "is_exact and not", "not"),
     "never rolled back": text(
         FEEDBACK, f"{RESIDUAL}.roll_back", "_sent = self._nothing", "residual.commit()"
     ),
@@ -164,9 +149,6 @@ OF_CODECS = {
     ),
     "fewer bytes announced than written": text(
         CODECS.create("bitmap"), "body_bytes", "return ", "return -1 + "
-    ),
-    "indices one too high": text(
-        CODECS.create("golomb"), "decode", "(frame, kernels),", "(frame, kernels) + 1,"
     ),
     "checksum not looked at": instead(PLAIN, "wire.frame.crc32", lambda *_: 0),
 }
@@ -206,7 +188,7 @@ OF_RANGES = {
     "receiver: not looked at": instead(GATHER, "step.receiver._check_range", nothing),
     **{
         f"{id}: not looked at": instead(
-            EXCHANGES.create(id, **options), f"exchanges.{id}.is_finite", is_accepted
+            EXCHANGES.create(id, **options), f"exchanges.{id}.is_finite", lambda *_: True
         )
         for id, options in (("gtopk", {}), ("oktopk", {}), ("hierarchical", {"ranks_per_node": 5}))
     },

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 from conformance import selector_checks
+from conformance.changes import Wrapped
 from distributions import ALL, draw
 
 from hvd_sparse.kernels import reference
@@ -15,21 +16,17 @@ TAKING = {"take_at_least", "take_at_most", "take_largest", "take_bins"}
 COUNTING = {"count_at_least", "count_and_take", "tail", "digit_counts", "chunk_norms", "take_bins"}
 
 
-class CountingKernels:
+class CountingKernels(Wrapped):
     """The reference kernels. ``asked`` lists the calls that got a whole vector."""
 
     def __init__(self, numel):
+        super().__init__(reference, self._count)
         self.asked, self._numel = [], numel
 
-    def __getattr__(self, name):
-        kernel = getattr(reference, name)
-
-        def counted(*arguments):
-            if np.size(arguments[0]) == self._numel:  # or a side of it; not a list of candidates
-                self.asked.append(name)
-            return kernel(*arguments)
-
-        return counted
+    def _count(self, name, kernel, arguments):
+        if np.size(arguments[0]) == self._numel:  # or a side of it; not a list of candidates
+            self.asked.append(name)
+        return kernel(*arguments)
 
 
 def check_passes_on_all(selector):

@@ -11,18 +11,6 @@ WORLD = 4
 BUCKETS = [(0, 1, 2)]
 
 
-class Late:
-    def __init__(self, pending, old):
-        self._pending, self._old = pending, old
-
-    def wait(self, timeout_s):
-        self._pending.wait(timeout_s)
-        return self._old.copy()
-
-    def is_done(self):
-        return self._pending.is_done()
-
-
 class Replaying(worlds.Around):
     def __init__(self, collective):
         super().__init__(collective, self._deliver)
@@ -30,16 +18,16 @@ class Replaying(worlds.Around):
 
     def _deliver(self, kind, arguments, call):
         name, pending = arguments[-1], call()
-        if name == self.again:
-            return Late(pending, self._brought[name])
-        wait = pending.wait
+        wait, is_late = pending.wait, name == self.again
 
-        def remember(timeout_s):
+        def waited(timeout_s):
             result = wait(timeout_s)
+            if is_late:
+                return self._brought[name].copy()
             self._brought[name] = result.copy()
             return result
 
-        pending.wait = remember
+        pending.wait = waited
         return pending
 
 

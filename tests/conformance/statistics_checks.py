@@ -2,11 +2,10 @@
 computed entry by entry."""
 
 import math
-import struct
 
 import numpy as np
 from conformance.hostile import bits
-from conformance.kernel_checks import untouched
+from conformance.kernel_checks import rounded, untouched
 
 from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Momentum, NewtonSchulz
 
@@ -29,7 +28,7 @@ def check_mean_and_std(kernels, x):
 def check_tail(kernels, x):
     magnitudes = [abs(v) for v in x.tolist()]
     for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30):
-        cut = struct.unpack("<f", struct.pack("<f", threshold))[0] if x.itemsize == 4 else threshold
+        cut = rounded(threshold, x.dtype)
         with untouched(x):
             tail = kernels.tail(x, threshold)
         excesses = [v - cut for v in magnitudes if (v >= cut if cut > 0 else v > 0)]

@@ -2,11 +2,8 @@
 
 import cases
 import pytest
-from conformance import hostile
 from conformance.fused_checks import ALONE, OF_A_DTYPE, OF_A_VECTOR, put
 from conformance.kernel_checks import vectors
-from conformance.statistics_checks import ON_FINITE_DATA
-from distributions import draw
 
 from hvd_sparse.registry import ENGINES
 
@@ -43,12 +40,3 @@ def test_vectors_that_are_large_or_odd_do_as_the_reference_or_their_definition(
 @named(ALONE)
 def test_a_kernel_of_codecs_or_thresholds_does_what_its_contract_says(kernels, check):
     check(kernels)
-
-
-@dtypes
-def test_kernels_accept_read_only_vectors(kernels, dtype):
-    x = draw("normal", 100, dtype)
-    x.flags.writeable = False
-    hostile.ask_both(kernels, x, 0.5, 7)
-    for check in ON_FINITE_DATA:
-        check(kernels, x)

@@ -7,7 +7,6 @@ pytestmark = pytest.mark.full
 
 WORDS = {
     "selector: bisection: bracket not narrowed": "gave up",
-    "selector: log_count: bracket not narrowed": "gave up",
     "selector: limit on passes forgotten": "limit",
     "codec: checksum not looked at": "was read as",
     "exchange: sums in another order on every rank": "different bits",

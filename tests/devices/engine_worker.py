@@ -13,10 +13,11 @@ import sys
 import numpy as np
 import torch
 from conformance import kernel_checks
+from conformance.changes import Wrapped
 from devices import pretend
 from devices.engine_checks import VectorsOnDevice, check_all, check_vectors, result_of
 from devices.forbidden import Watch
-from devices.mutants import broken
+from devices.mutants import break_engine
 from distributions import draw
 
 from hvd_sparse.kernels import reference
@@ -58,26 +59,20 @@ def calls(numel):
     }
 
 
-class Counted:
+class Counted(Wrapped):
     """Kernels that store for every call the number of waits and the forbidden operations."""
 
     def __init__(self, kernels):
-        self._kernels = kernels
-        self.waits = {}
-        self.forbidden = {}
+        super().__init__(kernels, self._count)
+        self.waits, self.forbidden = {}, {}
 
-    def __getattr__(self, name):
-        kernel = getattr(self._kernels, name)
-
-        def call(*values):
-            before, watch = pretend.waits(), Watch()
-            with watch:
-                result = result_of(kernel(*values))
-            self.waits[name] = pretend.waits() - before
-            self.forbidden[name] = watch.found
-            return result
-
-        return call
+    def _count(self, name, kernel, values):
+        before, watch = pretend.waits(), Watch()
+        with watch:
+            result = result_of(kernel(*values))
+        self.waits[name] = pretend.waits() - before
+        self.forbidden[name] = watch.found
+        return result
 
 
 def count_waits(device):
@@ -138,7 +133,7 @@ def main(task, *names):
         check_all(kernels)
     else:
         for name in names:
-            broken(name)
+            break_engine(name)
         check_vectors(kernels, kernel_checks.vectors("float32")[3:30:9])
     assert not pretend.reused(), "a pinned buffer was changed before the device had read it"
     print(json.dumps(pretend.waits()))

@@ -13,6 +13,7 @@ import time
 from functools import partial
 
 import torch
+from conformance.changes import Wrapped
 from devices.engine_checks import VectorsOnDevice, check_all
 from devices.engine_worker import calls
 from devices.gpu_check.cub import CubTopK
@@ -44,23 +45,14 @@ def strict():
         torch.cuda.set_sync_debug_mode("default")
 
 
-class Strict:
-    """Kernels that are called inside ``strict``."""
-
-    def __init__(self, kernels):
-        self._kernels = kernels
-
-    def __getattr__(self, name):
-        def call(*values):
-            with strict():
-                return getattr(self._kernels, name)(*values)
-
-        return call
+def strictly(name, kernel, values):
+    with strict():
+        return kernel(*values)
 
 
 def check_waits(kernels):
     """Call the kernels that must not wait; torch raises an error if one does."""
-    watched = VectorsOnDevice(Strict(kernels), DEVICE)
+    watched = VectorsOnDevice(Wrapped(kernels, strictly), DEVICE)
     given = calls(ENTRIES)
     for name in NO_WAIT:
         getattr(watched, name)(*given[name])

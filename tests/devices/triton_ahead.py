@@ -22,26 +22,15 @@ from triton.compiler import ASTSource
 
 from hvd_sparse.kernels.triton import OPTIONS, device_code
 
-POINTERS = {
-    "table": "*i64",
-    "owners": "*i32",
-    "taken": "*i64",
-    "places": "*i32",
-    "counts": "*i32",
-    "bases": "*i64",
-    "sums": "*fp64",
-    "nonfinite": "*i32",
-    "most": "*fp64",
-    "nonzeros": "*i32",
-    "starts": "*i64",
-    "head": "*fp64",
-    "ordered_places": "*i32",
-    "indices": "*i32",
-    "ranges": "*i64",
-    "addresses": "*i64",
+KINDS = {
+    "*i64": "table taken bases starts ranges addresses",
+    "*i32": "owners places counts nonfinite nonzeros ordered_places indices",
+    "*fp64": "sums most head",
+    "i32": "parts steps blocks surplus",
 }
+"""Types of arguments, and the arguments of each type."""
+KIND_OF = {name: kind for kind, names in KINDS.items() for name in names.split()}
 OF_THE_DATA = {"cuts", "values", "ordered_values", "kept_back"}
-NUMBERS = {"parts": "i32", "steps": "i32", "blocks": "i32", "surplus": "i32"}
 FUSED = re.compile(r"\b(?:fma|mad)\.\S*f(?:32|64)\b")
 WARPS = {"take_blocks": 8, "order_taken": 1}
 HAVE_MOMENTS = ("take_blocks", "add_up_counts")
@@ -60,7 +49,7 @@ def source_of(kernel: str, dtype: str, *, looks: bool) -> ASTSource:
         elif name in OF_THE_DATA:
             signature[name] = {"float32": "*fp32", "float64": "*fp64"}[dtype]
         else:
-            signature[name] = POINTERS.get(name) or NUMBERS[name]
+            signature[name] = KIND_OF[name]
     aligned = {
         (place,): [["tt.divisibility", 16]]
         for place, kind in enumerate(signature.values())

@@ -1,7 +1,7 @@
 """Checks the engine triton in Triton's interpreter. The programs of every launch run in a new
 random order.
 
-``triton_worker.py TASK [MUTANT]``, where TASK is ``take``, ``looks``, ``assemble``, ``default`` or
+``triton_worker.py TASK [MUTANT]``, where TASK is ``passes``, ``assemble``, ``default`` or
 ``transfers``; or ``waits``, for which launches do nothing, on the pretend device.
 """
 
@@ -67,15 +67,18 @@ def members(dtype):
                 yield x, residual, Aim(cut, room)
 
 
-def check_take():
-    """Check passes that take entries: one bucket of all vectors, then one large tensor."""
+def check_passes():
+    """Check passes that take entries, passes that only compute moments beside one that takes
+    entries, each as one bucket of all vectors, and one large tensor."""
     kernels = engine.TritonKernels(reference, block=64)
     for dtype in ("float32", "float64"):
-        given = list(members(dtype))
-        ours = [(x, old.copy(), aim) for x, old, aim in given]
-        found = in_one(kernels, [(x, out, out, aim) for x, out, aim in ours])
-        for (x, old, aim), (_, out, _), taking in zip(given, ours, found):
-            check_beside_the_reference(x, old, out, aim, taking)
+        takes = list(members(dtype))
+        looks = [(x, sums(x)[0], None) for x in vectors(dtype) if x.size]
+        for given in (takes, [*looks, takes[0]]):
+            ours = [(x, old.copy(), aim) for x, old, aim in given]
+            found = in_one(kernels, [(x, out, out, aim) for x, out, aim in ours])
+            for (x, old, aim), (_, out, _), answer in zip(given, ours, found):
+                check_beside_the_reference(x, old, out, aim, answer)
     x, old = (draw(name, 100_003, "float32") for name in ("laplace", "normal"))
     x[rng.integers(x.size, size=9)] = [np.nan, np.inf, -np.inf] * 3
     alone = engine.TritonKernels(reference, block=4096)
@@ -89,35 +92,21 @@ def in_one(kernels, given):
     return answers.read(answers.words.numpy())
 
 
-def check_looks():
-    """Check passes that only compute moments, in one launch with a pass that takes entries."""
-    kernels = engine.TritonKernels(reference, block=64)
-    for dtype in ("float32", "float64"):
-        given = [(x, *sums(x)[:1]) for x in vectors(dtype) if x.size]
-        ours = [(x, old.copy(), None) for x, old in given]
-        x, old, aim = next(members(dtype))
-        taking = (x, old.copy(), aim)
-        found = in_one(kernels, [(x, out, out, aim) for x, out, aim in [*ours, taking]])
-        check_beside_the_reference(x, old, taking[1], aim, found[-1])
-        for (x, old), (_, out, _), moments in zip(given, ours, found):
-            expected_out = np.empty_like(old)
-            expected = reference.accumulate(x, old, expected_out)
-            assert out.tobytes() == expected_out.tobytes(), (
-                "what stays is not all that was not taken"
-            )
-            told = moments.abs_max, moments.nonzeros, moments.numel
-            said = expected.abs_max, expected.nonzeros, expected.numel
-            assert np.array_equal(told, said, equal_nan=True), "the moments are others"
-            pair = [moments.abs_sum, expected.abs_sum]
-            assert np.allclose(*pair, rtol=1e-12, equal_nan=True), "the moments are others"
-
-
-def check_beside_the_reference(x, old, out, aim, taking):
+def check_beside_the_reference(x, old, out, aim, answer):
     expected_out = np.empty_like(old)
-    expected = reference.accumulate_and_take(x, old, expected_out, aim)
+    if aim is None:
+        expected = reference.accumulate(x, old, expected_out)
+    else:
+        expected = reference.accumulate_and_take(x, old, expected_out, aim)
     assert out.tobytes() == expected_out.tobytes(), "what stays is not all that was not taken"
-    assert taking.nonfinite == expected.nonfinite
-    assert entry_bits(taking.taken) == entry_bits(expected.taken)
+    if aim is None:
+        said, told = ((m.abs_max, m.nonzeros, m.numel) for m in (answer, expected))
+        assert np.array_equal(said, told, equal_nan=True), "the moments are others"
+        pair = [answer.abs_sum, expected.abs_sum]
+        assert np.allclose(*pair, rtol=1e-12, equal_nan=True), "the moments are others"
+    else:
+        assert answer.nonfinite == expected.nonfinite
+        assert entry_bits(answer.taken) == entry_bits(expected.taken)
 
 
 def check_assemble():
@@ -266,8 +255,7 @@ MUTANTS = {
     ),
 }  # fmt: skip
 TASKS = {
-    "take": check_take,
-    "looks": check_looks,
+    "passes": check_passes,
     "default": check_default,
     "assemble": check_assemble,
     "transfers": count_transfers,

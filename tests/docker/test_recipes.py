@@ -14,7 +14,6 @@ from programs import run
 
 DOCKER_TEST = ROOT / "scripts" / "docker-test"
 DOCKERFILES = ("docker/Dockerfile", "docker/Dockerfile.cuda")
-JOB = yaml.safe_load((ROOT / "docker" / "kubernetes" / "mpijob.yaml").read_text(encoding="utf-8"))
 STACKS = sorted((ROOT / "scripts" / "stacks").glob("*.txt"))
 
 
@@ -98,8 +97,8 @@ def test_ci_takes_one_stack_a_commit_and_every_stack_in_turn():
     default = said_by_scripts("echo $STACK").strip()
     assert turns[:8].count(default) == 7
     assert set(turns) == {default, *(path.stem for path in STACKS)}
-    run = (ROOT / ".ci" / "run").read_text()
-    assert run.index("export HVD_SPARSE_STACK=") < run.index("\nscripts/setup\n")
+    chosen_first = r"^export HVD_SPARSE_STACK=[^\n]*stack_in_turn.*^scripts/setup$"
+    assert re.search(chosen_first, (ROOT / ".ci" / "run").read_text(), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="apt-get install openssh-client")
@@ -122,40 +121,24 @@ def test_hosts_agree_on_a_key_although_one_has_died_while_it_created_one(tmp_pat
     assert sorted(path.name for path in shared.iterdir()) == ["key", "making"]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        *("scripts/docker-test", "scripts/bench-network", "scripts/launch", "scripts/gpu-check"),
-        *("scripts/lib/engine.sh", "scripts/lib/image.sh", "scripts/lib/cases.sh"),
-        *("docker/cluster", "docker/host"),
-    ],
-)
-def test_scripts_are_read_by_their_shell(script):
-    path = ROOT / script
-    shell = "sh" if path.read_text().startswith("#!/bin/sh") else "bash"
-    subprocess.run([shell, "-n", str(path)], check=True)
+@pytest.mark.parametrize("script", ["scripts/bench-network", "docker/cluster"])
+def test_scripts_that_no_test_runs_are_read_by_bash(script):
+    subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
-def test_ranks_are_slots_times_workers():
-    replicas = JOB["spec"]["mpiReplicaSpecs"]
-    args = replicas["Launcher"]["template"]["spec"]["containers"][0]["args"]
-    ranks = JOB["spec"]["slotsPerWorker"] * replicas["Worker"]["replicas"]
+def test_the_mpijob_has_ranks_one_image_the_operators_key_and_a_program_that_there_is():
+    job = yaml.safe_load((ROOT / "docker" / "kubernetes" / "mpijob.yaml").read_text())["spec"]
+    roles = job["mpiReplicaSpecs"]
+    launcher, worker = (
+        roles[name]["template"]["spec"]["containers"][0] for name in ("Launcher", "Worker")
+    )
+    args = launcher["args"]
+    ranks = job["slotsPerWorker"] * roles["Worker"]["replicas"]
     assert args[args.index("-np") + 1] == str(ranks)
-
-
-def test_launcher_and_workers_have_one_image_with_ssh_and_the_operators_key():
-    roles = JOB["spec"]["mpiReplicaSpecs"].values()
-    images = {each["template"]["spec"]["containers"][0]["image"] for each in roles}
-    assert len(images) == 1
-    key = JOB["spec"]["sshAuthMountPath"].replace("/root", "~") + "/id_rsa"
+    assert launcher["image"] == worker["image"]
+    key = job["sshAuthMountPath"].replace("/root", "~") + "/id_rsa"
     assert f"IdentityFile {key}" in (ROOT / "docker" / "ssh_config").read_text(encoding="utf-8")
     assert "openssh-server" in (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
-
-
-def test_the_program_of_the_job_takes_its_options():
-    launcher = JOB["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
-    program = launcher["args"][launcher["args"].index("python") + 1 :]
-    script = ROOT / program[0].removeprefix("/hvd-sparse/")
-    text = (script.parent / "digits.py").read_text(encoding="utf-8")
-    assert script.is_file() and '"--density"' in text
-    assert program[1:] == ["--density", "0.01"]
+    program, *options = args[args.index("python") + 1 :]
+    assert (ROOT / program.removeprefix("/hvd-sparse/")).is_file()
+    assert options == ["--density", "0.01"]

@@ -50,16 +50,18 @@ def test_the_package_still_writes_them_byte_for_byte(file):
 
 @pytest.mark.parametrize("file", FRAMES)
 def test_the_package_reads_frames_right(file):
-    entry, data = FRAMES[file], golden(file)
-    expected = contents.normal(entry["content"])
-    selection = contents.codec_of(entry).decode(np.frombuffer(data, np.uint8))
-    assert contents.content_of(selection) == expected
+    entry, frame = FRAMES[file], np.frombuffer(golden(file), np.uint8)
+    contents.check_frame(contents.codec_of(entry), frame, entry["content"])
 
 
 @pytest.mark.parametrize("file", MESSAGES)
 def test_the_package_reads_messages_right(file):
-    entry, data = MESSAGES[file], golden(file)
-    expected = list(map(contents.normal, entry["content"]))
-    codec = contents.codec_of(entry)
-    messages = split_messages(np.frombuffer(data, np.uint8), range(len(expected)))
-    assert [contents.content_of_message(codec, message) for message in messages] == expected
+    entry, data = MESSAGES[file], np.frombuffer(golden(file), np.uint8)
+    messages = split_messages(data, range(len(entry["content"])))
+    for message, content in zip(messages, entry["content"], strict=True):
+        for name in ("rank", "step", "configuration", "error"):
+            assert getattr(message, name) == content[name]
+        frames = {str(position): frame for position, frame in message.frames.items()}
+        assert set(frames) == set(content["frames"])
+        for position, frame in frames.items():
+            contents.check_frame(contents.codec_of(entry), frame, content["frames"][position])

@@ -50,10 +50,3 @@ def test_a_memory_goes_on_from_a_checkpoint(case, rollback):
     memory = case.create(MEMORIES)
     selector = "sign_vote" if memory.counts_votes else {"id": "topk", "density": 0.05}
     check_continues(Configuration.create(selector=selector, memory=memory, rollback=rollback))
-
-
-@pytest.mark.parametrize("case", cases.SCHEDULES, ids=str)
-def test_a_schedule_goes_on_from_a_checkpoint(case):
-    described = {"id": case.id, **case.options}
-    selector = {"id": "ldte_bs", "density": case.options.get("value", 0.05)}
-    check_continues(Configuration.create(selector=selector, schedule=described))

@@ -123,7 +123,6 @@ def test_oktopk_with_thresholds_refreshed_is_the_top_k_of_the_sum_of_the_ranks_t
 @pytest.mark.parametrize("world_size", SIZES)
 def test_oktopk_between_two_exact_steps_stays_near_k(world_size):
     configuration = configured({"id": "oktopk", "period": 4, "least_entries": 1})
-
     outcomes = run_steps(configuration, world_size, normals, 9, specs=[SPEC])
     assert_replicas(outcomes)
     counts = [np.count_nonzero(applied["t"]) for applied in outcomes[0]["applied"]]
@@ -327,9 +326,7 @@ def test_what_a_rank_receives_is_what_the_formula_says(exchange, world_size):
     configuration = configured(exchange, density=0.01)
     formula = EXCHANGES.create(exchange).inbound(0.01, 8.0, in_nodes_of(1, 0, world_size)) * 64_000
     measured = wire_bytes(configuration, world_size)
-    least = {"oktopk": 2 / 3}.get(
-        exchange, 1.0
-    )  # its formula is a bound: slack is not always taken
+    least = 2 / 3 if exchange == "oktopk" else 1.0  # a bound: slack is not always taken
     assert formula * 0.9 * least <= measured <= formula + 4 * world_size * HEADERS
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+from conformance.changes import Wrapped
 from passes.page_trap import PageTrap, fresh_bytes
 
 from benchmarks._gradients import Gradients
@@ -41,22 +42,13 @@ CASES = {
 DIRECTED = {"momentum_correction": ("velocity",), "adam_correction": ("mean", "square")}
 
 
-class Mutant:
-    def __init__(self, kernels, name, extra):
-        self._kernels = kernels
-        self._name = name
-        self._extra = extra
+def mutant(kernels, changed, extra):
+    def call(name, kernel, arguments):
+        if name == changed:
+            extra(*arguments)
+        return kernel(*arguments)
 
-    def __getattr__(self, name):
-        original = getattr(self._kernels, name)
-        if name != self._name:
-            return original
-
-        def with_extra(*arguments):
-            self._extra(*arguments)
-            return original(*arguments)
-
-        return with_extra
+    return Wrapped(kernels, call)
 
 
 TAKE = "accumulate_and_take"
@@ -132,8 +124,8 @@ def main(library, engine):
         measured[case] = Measurement(library, kernels, *options).run()
     for memory in DIRECTED:
         measured[memory] = Measurement(library, kernels, "ldte_bs", True, memory).run()
-    for mutant, (_, *extra) in MUTANTS.items():
-        measured[mutant] = Measurement(library, Mutant(kernels, *extra), "topk", False).run()
+    for name, (_, *change) in MUTANTS.items():
+        measured[name] = Measurement(library, mutant(kernels, *change), "topk", False).run()
     return measured
 
 

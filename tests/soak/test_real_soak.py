@@ -2,7 +2,7 @@
 
 import pytest
 from harness import CONTROLLERS, LIMIT_S, launch
-from soak_plan import Plan
+from soak.plan import Plan
 
 
 def soak(folder, sizes, steps, between):

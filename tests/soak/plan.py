@@ -4,25 +4,19 @@ The checks are exact, bit for bit: every entry is either sent or stays in the re
 result is the sum of the sent entries in rank order.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 SHAPES = {"wide": (24, 10), "tall": (40, 3), "small": (7, 5)}
-Arrays = Mapping[str, np.ndarray]
 
 
 class Plan:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self._seed = seed
 
-    def _draw(self, *what: int) -> np.random.Generator:
+    def _draw(self, *what):
         return np.random.default_rng([self._seed, *what])
 
-    def schedule(self, steps: int) -> dict[str, Any]:
+    def schedule(self, steps):
         boundaries = list(range(150, steps + 1000, 250))
         densities = np.exp(self._draw(0).uniform(np.log(0.01), np.log(0.5), len(boundaries) + 1))
         return {
@@ -31,10 +25,10 @@ class Plan:
             "densities": [float(d) for d in densities],
         }
 
-    def scale(self, step: int) -> float:
+    def scale(self, step):
         return float(2.0 ** self._draw(1, step // 7).integers(0, 17))
 
-    def spoiled(self, step: int, world_size: int) -> dict[int, str]:
+    def spoiled(self, step, world_size):
         """Return the tensors that get a NaN or Inf in this step, by rank."""
         if self._draw(2, step // 5).random() > 0.06:
             return {}
@@ -42,7 +36,7 @@ class Plan:
         ranks = draw.choice(world_size, draw.integers(1, world_size + 1), replace=False)
         return {int(rank): str(draw.choice(list(SHAPES))) for rank in ranks}
 
-    def gradients(self, step: int, rank: int, world_size: int) -> dict[str, np.ndarray]:
+    def gradients(self, step, rank, world_size):
         draw = self._draw(4, step, rank)
         scale = np.float32(self.scale(step))
         given = {
@@ -54,39 +48,11 @@ class Plan:
             given[bad].flat[draw.integers(given[bad].size)] = draw.choice([np.nan, np.inf, -np.inf])
         return given
 
-    def sizes(self, segments: int) -> list[int]:
+    def sizes(self, segments):
         return [int(size) for size in self._draw(5).integers(2, 5, segments)]
 
 
-def check_steps(
-    plan: Plan,
-    steps: Iterable[int],
-    reduce: Callable[[int], Arrays],
-    residuals: Callable[[], Arrays],
-    gather: Callable[[Any], list[Any]],
-    between: int,
-) -> int:
-    """Make steps, and check every ``between``-th one. Every rank checks all ranks, so that all end
-    with the same error. Return the number of checked steps."""
-    checks = 0
-    for step in steps:
-        is_checked = step % between == 0
-        before = residuals() if is_checked else {}
-        result = reduce(step)
-        if is_checked:
-            columns = zip(*gather((before, residuals(), result)))
-            check_step(plan, step, *columns)
-            checks += 1
-    return checks
-
-
-def check_step(
-    plan: Plan,
-    step: int,
-    before: Sequence[Arrays],
-    after: Sequence[Arrays],
-    results: Sequence[Arrays],
-) -> None:
+def check_step(plan, step, before, after, results):
     """Check that one step loses nothing and that all ranks have the same result, from the flat
     residuals and the results of all ranks."""
     size, scale = len(before), np.float32(plan.scale(step))
@@ -115,7 +81,7 @@ def check_step(
         )
 
 
-def check_redistribution(states: Sequence[Any], new: Sequence[Arrays]) -> None:
+def check_redistribution(states, new):
     """Check that redistribution does not change the update that is still to be applied, except for
     a rounding of each entry to float32.
 

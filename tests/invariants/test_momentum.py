@@ -1,31 +1,208 @@
-"""Error feedback with momentum's scale, against SGD with momentum."""
+"""Invariants 4 and 5: DGC's memory and error feedback with momentum's scale against momentum SGD,
+ScaleCom's memory against its recursion."""
+
+import math
 
 import numpy as np
 import pytest
 import worlds
 from conformance.exchange_checks import run_steps
+from conformance.memory_checks import make_step, residual_of
 from distributions import draw
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
+from hvd_sparse.kernels.contract import Aim
+from hvd_sparse.memories._directions import norm_of
 from hvd_sparse.memories.contract import Release
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.step.session import Session
 from hvd_sparse.types import Selection, TensorSpec
 
-NUMEL, STEPS, RATE = 60, 25, 0.1
+NUMEL, STEPS, RATE, MOMENTUM = 60, 25, 0.1, 0.9
 SPEC = TensorSpec("t", (NUMEL,), "float64")
 START = draw("uniform", NUMEL, "float64")
-ALWAYS = [(0.9, 0.05)] * STEPS
-CYCLING = [((0.9, 0.5, 0.0)[step % 3], 0.0 if step < 9 else 0.05) for step in range(STEPS)]
 
 nesterov_or_not = pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
+decays = pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 
 
 def gradient(parameter, step):
     return draw("normal", NUMEL, "float64", step) + 0.3 * parameter
+
+
+def everything(x):
+    return Selection(np.arange(x.size, dtype=np.uint32), x.copy(), x.size)
+
+
+def sent_sparse(state, given, parameter):
+    accumulated = state.compensate(given, reference).vector
+    selection = everything(accumulated)
+    state.update(selection, True)
+    return state.finish(selection.values, parameter, True, reference)
+
+
+def sent_dense(state, given, parameter):
+    state.compensate(given, reference)
+    return state.finish(state.take_all(), parameter, True, reference)
+
+
+def never_compressed(state, given, parameter):
+    return state.finish(given, parameter, False, reference)
+
+
+def corrected(send, **options):
+    state = MEMORIES.create("momentum_correction", momentum=MOMENTUM, **options).create(
+        SPEC, rollback=True
+    )
+    parameter = START.copy()
+    for step in range(STEPS):
+        applied = send(state, gradient(parameter, step), parameter)
+        state.commit()
+        parameter = parameter - RATE * applied
+    return parameter
+
+
+def sgd(settings, nesterov):
+    """SGD as torch has it: without momentum a step leaves the buffer alone."""
+    parameter, buffer = START.copy(), np.zeros(NUMEL)
+    for step, (momentum, weight_decay) in enumerate(settings):
+        d = gradient(parameter, step) + weight_decay * parameter
+        if momentum:
+            buffer = momentum * buffer + d
+            d = d + momentum * buffer if nesterov else buffer
+        parameter = parameter - RATE * d
+    return parameter
+
+
+@nesterov_or_not
+@decays
+@pytest.mark.parametrize("send", [sent_sparse, sent_dense, never_compressed])
+def test_without_masking_sending_everything_is_momentum_sgd(send, nesterov, weight_decay):
+    got = corrected(send, nesterov=nesterov, weight_decay=weight_decay, masking=False)
+    np.testing.assert_allclose(got, sgd([(MOMENTUM, weight_decay)] * STEPS, nesterov), rtol=1e-6)
+
+
+@nesterov_or_not
+def test_dense_steps_keep_the_velocity_even_with_masking(nesterov):
+    got = corrected(sent_dense, nesterov=nesterov)
+    np.testing.assert_allclose(got, sgd([(MOMENTUM, 0.0)] * STEPS, nesterov), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("memory", "other"),
+    [
+        ({"id": "momentum_correction", "momentum": 0.0}, "error_feedback"),
+        ("momentum_feedback", "error_feedback"),
+        ("muon_correction", "adam_correction"),
+    ],
+    ids=str,
+)
+def test_a_memory_is_another_bit_for_bit(memory, other):
+    """DGC's without momentum, feedback below its bound, and Muon's for one dimension."""
+    spec = TensorSpec("t", (NUMEL,), "float32")
+    states = [MEMORIES.resolve(each).create(spec, rollback=True) for each in (memory, other)]
+    for step in range(STEPS):
+        vectors = []
+        for state in states:
+            state.step, state.density = step, 0.05
+            vectors.append(make_step(state, draw("laplace", NUMEL, seed=step), 3, 4)[0])
+            state.commit()
+        assert vectors[0].tobytes() == vectors[1].tobytes()
+    if memory == "momentum_feedback":
+        assert not states[0].velocity.old.size, "a vector more than error feedback has"
+
+
+@pytest.mark.parametrize("average", [True, False], ids=["average", "sum"])
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_what_arrives_of_long_gradients_at_right_angles_has_the_norm_that_was_asked_for(
+    world_size, average
+):
+    """DGC's rule: N clipped gradients of which none points another's way are together as long as
+    one."""
+    memory = {"id": "momentum_correction", "clip_norm": 2.0}
+    configuration = worlds.configure("topk", 1.0, memory=memory)
+
+    def program(collective):
+        given = np.zeros((8, 8), np.float32)
+        given[collective.rank] = 100.0
+        session = Session(configuration, worlds.tensors((8, 8)), collective, average=average)
+        return session.reduce({"t0": given})["t0"]
+
+    for reduced in worlds.run(world_size, program):
+        assert math.isclose(np.linalg.norm(reduced), 2.0, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_norms_are_right_whose_squares_leave_float32(scale):
+    given = draw("normal", NUMEL) * np.float32(scale)
+    assert math.isclose(norm_of(given), np.linalg.norm(given.astype(np.float64)), rel_tol=1e-6)
+
+
+def test_a_gradient_that_is_short_enough_is_not_clipped():
+    memory = MEMORIES.create("momentum_correction", clip_norm=2.0)
+    given = 1e-3 * draw("normal", NUMEL, "float64")
+    state = memory.create(SPEC, rollback=True)
+    state.world_size = 4
+    assert state.compensate(given, reference).vector.tolist() == given.tolist()
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize(
+    "memory", ["momentum_correction", "momentum_feedback", "adam_correction", "muon_correction"]
+)
+def test_a_clipped_gradient_counts_as_a_shorter_one_in_a_pass_that_takes(memory, rollback):
+    clipped = MEMORIES.create(memory, clip_norm=1.0).create(SPEC, rollback=rollback)
+    plain = MEMORIES.create(memory).create(SPEC, rollback=rollback)
+    for step in range(STEPS):
+        given = draw("normal", NUMEL, "float64", step)
+        kept, aim = given.copy(), Aim(0.1, NUMEL)
+        factor = 1.0 / np.sqrt(np.dot(given, given))
+        found = [
+            state.compensate(gradient, reference, aim).taking.taken
+            for state, gradient in ((clipped, given), (plain, given * factor))
+        ]
+        assert given.tobytes() == kept.tobytes()
+        assert np.array_equal(found[0].indices, found[1].indices) and found[0].count
+        np.testing.assert_allclose(found[0].values, found[1].values, rtol=1e-12)
+        for state, taken in zip((clipped, plain), found):
+            state.update(taken, True, is_taken=True)
+            state.commit()
+        np.testing.assert_allclose(
+            clipped.arrays()["residual"], plain.arrays()["residual"], rtol=1e-12, atol=1e-15
+        )
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+def test_clipping_a_gradient_with_inf_gives_no_warning_and_hides_nothing(rollback):
+    """Pytest makes warnings errors."""
+    state = MEMORIES.create("momentum_feedback", clip_norm=1.0).create(SPEC, rollback=rollback)
+    given = draw("normal", NUMEL, "float64")
+    given[3] = np.inf
+    assert not state.compensate(given, reference).moments.is_finite
+    assert state.compensate(given, reference, Aim(0.1, NUMEL)).taking.nonfinite
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 1.0])
+def test_the_low_pass_memory_follows_its_recursion(beta):
+    """Sent: m' = (1 - beta) m; not sent: m' = m + beta g."""
+    state = MEMORIES.create("low_pass", beta=beta).create(SPEC, rollback=True)
+    memory = np.zeros(NUMEL)
+    for step in range(STEPS):
+        given = draw("normal", NUMEL, "float64", step)
+        _, sent = make_step(state, given)
+        state.commit()
+        is_sent = np.isin(np.arange(NUMEL), sent.indices)
+        memory = np.where(is_sent, (1 - beta) * memory, memory + beta * given)
+        np.testing.assert_allclose(residual_of(state), memory, rtol=1e-12, atol=1e-12)
+
+
+# -- error feedback with momentum's scale --------------------------------------------------------
+
+ALWAYS = [(0.9, 0.05)] * STEPS
+CYCLING = [((0.9, 0.5, 0.0)[step % 3], 0.0 if step < 9 else 0.05) for step in range(STEPS)]
 
 
 def state_of(rollback=True, **options):
@@ -62,54 +239,32 @@ def owed_by(state, momentum, nesterov):
 
 @nesterov_or_not
 @pytest.mark.parametrize("settings", [ALWAYS, CYCLING], ids=["steady", "cycling"])
-@pytest.mark.parametrize("way", ["sent", "dense", "never compressed"])
-def test_sending_everything_is_the_optimizer_itself(way, settings, nesterov):
-    """Beside SGD as torch has it: without momentum a step leaves the buffer alone."""
-    state, ours, theirs, buffer = state_of(), START.copy(), START.copy(), np.zeros(NUMEL)
+@pytest.mark.parametrize("send", [sent_dense, never_compressed])
+def test_sending_everything_is_the_optimizer_itself(send, settings, nesterov):
+    state, parameter = state_of(), START.copy()
     for step, (momentum, decay) in enumerate(settings):
-        state.tune(
-            rate=RATE, momentum=momentum, nesterov=nesterov, weight_decay=decay, parameter=ours
-        )
-        state.density, now = 1.0, gradient(ours, step)
-        if way == "never compressed":
-            applied = state.finish(now, ours, False, reference)
-        else:
-            state.compensate(now, reference)
-            applied = state.finish(state.take_all(), ours, True, reference) * state.gain
+        told = {"momentum": momentum, "nesterov": nesterov, "weight_decay": decay}
+        state.tune(rate=RATE, parameter=parameter, **told)
+        state.density = 1.0
+        applied = send(state, gradient(parameter, step), parameter)
         state.commit()
-        ours = ours - RATE * applied
-        d = gradient(theirs, step) + decay * theirs
-        if momentum:
-            buffer = momentum * buffer + d
-            d = d + momentum * buffer if nesterov else buffer
-        theirs = theirs - RATE * d
-        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
-
-
-@given(
-    densities=st.lists(st.sampled_from([1.0, 0.5, 0.1, 0.05, 0.02, None]), max_size=30),
-    momentum=st.sampled_from([0.5, 0.9, 0.99]),
-    nesterov=st.booleans(),
-    rollback=st.booleans(),
-)
-def test_what_is_applied_and_owed_are_all_gradients_wherever_the_density_goes(
-    densities, momentum, nesterov, rollback
-):
-    state, applied, total = state_of(rollback), np.zeros(NUMEL), np.zeros(NUMEL)
-    for step, density in enumerate(densities):
-        now = draw("normal", NUMEL, "float64", step)
-        total += now / (1 - momentum)
-        applied += step_of(state, now, density, momentum=momentum, nesterov=nesterov)
-        state.commit()
-        owed = owed_by(state, momentum, nesterov)
-        np.testing.assert_allclose(applied + owed, total, rtol=1e-9, atol=1e-9)
+        parameter = parameter - RATE * applied
+    np.testing.assert_allclose(parameter, sgd(settings, nesterov), rtol=1e-9)
 
 
 PLACES = st.tuples(st.sampled_from([0.5, 0.1, 0.05, None]), st.sampled_from([0.0, 0.5, 0.9, 0.95]))
+DENSITIES = st.sampled_from([1.0, 0.5, 0.1, 0.05, 0.02, None])
+AT_ONE_MOMENTUM = st.sampled_from([0.5, 0.9, 0.99]).flatmap(
+    lambda momentum: st.lists(st.tuples(DENSITIES, st.just(momentum)), max_size=30)
+)
 
 
-@given(places=st.lists(PLACES, max_size=30), nesterov=st.booleans(), rollback=st.booleans())
-def test_no_gradient_is_lost_or_counted_twice_wherever_the_momentum_goes(
+@given(
+    places=st.lists(PLACES, max_size=30) | AT_ONE_MOMENTUM,
+    nesterov=st.booleans(),
+    rollback=st.booleans(),
+)
+def test_no_gradient_is_lost_or_counted_twice_wherever_density_and_momentum_go(
     places, nesterov, rollback
 ):
     state, applied, total = state_of(rollback), np.zeros(NUMEL), np.zeros(NUMEL)
@@ -159,8 +314,8 @@ def test_an_entry_whose_part_is_rounded_to_0_gets_older():
         state.tune(rate=1.0, momentum=0.9, nesterov=False)
         state.density = 0.05
         state.compensate(np.ones(NUMEL), reference)
-        state.update(Selection(np.array([3, 7], np.uint32), np.array([0.0, 1.0]), NUMEL), False,
-                     reference)  # fmt: skip
+        parts = Selection(np.array([3, 7], np.uint32), np.array([0.0, 1.0]), NUMEL)
+        state.update(parts, False)
         state.commit()
     assert state.arrays()["sent_in"][[3, 7]].tolist() == [-1, 2]
 
