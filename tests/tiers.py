@@ -27,7 +27,6 @@ SHORT_ON_RANKS = {
     "test_elastic.py",
     "test_faults.py",
     "test_methods.py",
-    "test_production.py",
     "test_tensorflow_training.py",
     "test_torch_input.py",
     "test_torch_training.py",

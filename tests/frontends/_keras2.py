@@ -15,6 +15,7 @@ from _keras_models import (
     fit,
     go_on,
     make_built_model,
+    mixed_float16,
     weights_of,
 )
 from _tensorflow_cases import Compression, hvd
@@ -176,24 +177,21 @@ def resumed_by_a_new_counter(name):
 
 
 @cases
+@mixed_float16()
 def the_scaler_that_compile_makes_is_found(name):
     """The second batch of one rank has Inf."""
-    keras.mixed_precision.set_global_policy("mixed_float16")
     ends = []
-    try:
-        for is_ours in (False, True):
-            layers = [keras.layers.Dense(n, "tanh", kernel_initializer="ones") for n in (5, 3)]
-            model, optimizer = keras.Sequential(layers), sgd()
-            model.build((None, 4))
-            start = weights_of(model)
-            inputs = np.random.RandomState(hvd.rank()).standard_normal((32, 4)).astype("f4")
-            inputs[5 * hvd.rank()] = np.inf if hvd.rank() else 0.0
-            with compressing(model, name, optimizer, is_ours=is_ours, **SPARSE_ONLY) as compression:
-                model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
-                model.fit(inputs, np.ones((32, 3)), batch_size=4, shuffle=False, verbose=0)
-            ends.append(weights_of(model))
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
+    for is_ours in (False, True):
+        layers = [keras.layers.Dense(n, "tanh", kernel_initializer="ones") for n in (5, 3)]
+        model, optimizer = keras.Sequential(layers), sgd()
+        model.build((None, 4))
+        start = weights_of(model)
+        inputs = np.random.RandomState(hvd.rank()).standard_normal((32, 4)).astype("f4")
+        inputs[5 * hvd.rank()] = np.inf if hvd.rank() else 0.0
+        with compressing(model, name, optimizer, is_ours=is_ours, **SPARSE_ONLY) as compression:
+            model.compile(DistributedOptimizer(optimizer, compression=compression), "mse")
+            model.fit(inputs, np.ones((32, 3)), batch_size=4, shuffle=False, verbose=0)
+        ends.append(weights_of(model))
     moved, apart = (np.abs(ends[0] - each).max() for each in (start, ends[1]))
     assert moved > 0.01 and apart < 1e-3 * moved, (moved, apart)
 
@@ -237,11 +235,8 @@ for kind in WORDS:
 @cases
 def refused(name):
     def made(optimizer):
-        return caught(
-            lambda: Compression.topk(
-                make_built_model(), density=0.1, name=name, optimizer=optimizer
-            ).close()
-        )
+        options = {"density": 0.1, "name": name, "optimizer": optimizer}
+        return caught(partial(Compression.topk, make_built_model(), **options))
 
     def fitted(*trained, handed=None, goes_through=True, **options):
         model = make_built_model()

@@ -52,10 +52,9 @@ def fit(model, optimizer, callbacks=(), **options):
     return go_on(model, callbacks)
 
 
-def go_on(model, callbacks=()):
-    return model.fit(
-        *data_of_rank(), batch_size=BATCH_SIZE, shuffle=False, verbose=0, callbacks=list(callbacks)
-    ).history
+def go_on(model, callbacks=(), epochs=1):
+    options = {"batch_size": BATCH_SIZE, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(*data_of_rank(), callbacks=list(callbacks), **options).history
 
 
 @contextmanager
@@ -72,22 +71,19 @@ def compressing(model, name, optimizer, *, is_ours, **options):
         compressor.close()
 
 
+@contextmanager
+def mixed_float16():
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+
+
 def count_steps(optimizer, model):
     gradients = [tf.ones(variable.shape) * 0.3 for variable in model.trainable_variables]
     for _ in range(3):
         optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-
-def setting_of_groups(model, grouping):
-    if grouping != "lists":
-        return {"single": None, "number": 2}[grouping]
-    return [model.layers[1].trainable_variables, model.layers[0].trainable_variables[:1]]
-
-
-def params_of(model, given):
-    if given == "callable":
-        return lambda: model.trainable_variables
-    return model.trainable_variables if given == "list" else model
 
 
 def train_by_hand(

@@ -22,21 +22,11 @@ cases = Cases()
 
 
 class Training:
-    def __init__(
-        self,
-        name,
-        every,
-        density=1.0,
-        dtype="float32",
-        method=Compression.topk,
-        on_nonfinite="propagate",
-        **outer,
-    ):
+    def __init__(self, name, every, density=1.0, dtype="float32", method=Compression.topk, **outer):
         self.variables = fw.make_variables(SHAPES, [dtype] * len(SHAPES))
         draw = np.random.RandomState(hvd.rank())
         self.assign([draw.normal(size=shape) for shape in SHAPES.values()])
-        chosen = {"density": density, "on_nonfinite": on_nonfinite, **SPARSE_ONLY}
-        made = partial(method, name=name, **chosen)
+        made = partial(method, name=name, density=density, **SPARSE_ONLY)
         options = {"compression": made, "every": every, **outer}
         if NAME == "torch":
             self.descent = torch.optim.SGD(self.variables.values(), lr=0.1, momentum=0.5)
@@ -167,7 +157,7 @@ def receive_later(self, number, *given):
 
 @cases
 def an_exchange_is_possible_after_one_that_failed(name):
-    training = Training(name, 2, on_nonfinite="raise")
+    training = Training(name, 2, method=partial(Compression.topk, on_nonfinite="raise"))
     training.descend(0)
     training.local.advance()
     good = training.arrays()
@@ -230,17 +220,17 @@ def refused(name):
     training = Training(name, 2)
     given = training.variables.items() if NAME == "torch" else list(training.variables.values())
     first = [training.descent] if NAME == "torch" else []
-    wrong = [
-        ({"compression": "topk", "every": 2}, "functools.partial"),
-        ({"compression": made, "every": 0}, "1 or more"),
-        ({"compression": made, "every": 2, "nesterov": True}, "without outer_momentum"),
-        (
-            {"compression": made, "every": 2, "outer_momentum": 1.0},
-            "outer_momentum of LocalSteps is",
-        ),
-    ]
-    said = [[caught(partial(LocalSteps, *first, given, **o)), words] for o, words in wrong]
     right = {"compression": made, "every": 2}
+    wrong = [
+        ({"compression": "topk"}, "functools.partial"),
+        ({"every": 0}, "1 or more"),
+        ({"nesterov": True}, "without outer_momentum"),
+        ({"outer_momentum": 1.0}, "outer_momentum of LocalSteps is"),
+    ]
+    said = [
+        [caught(partial(LocalSteps, *first, given, **{**right, **each})), words]
+        for each, words in wrong
+    ]
     if NAME == "torch":
         horovods = fw.optimizer_without_motion(training.variables, training.local.compressor)
         last = caught(partial(LocalSteps, horovods, given, **right))

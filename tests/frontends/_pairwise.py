@@ -1,28 +1,26 @@
-"""A small set of cases in which every pair of choices occurs."""
+"""A small set of settings in which every pair of choices occurs."""
 
 import itertools
 import random
+from types import SimpleNamespace
+
+
+class Setting(SimpleNamespace):
+    def __str__(self):
+        return "-".join(map(str, vars(self).values()))
 
 
 def pairs_of(row):
     return set(itertools.combinations(sorted(row.items()), 2))
 
 
-def all_pairs(factors):
-    return {
-        ((one, first), (other, second))
-        for one, other in itertools.combinations(sorted(factors), 2)
-        for first in factors[one]
-        for second in factors[other]
-    }
-
-
-def covering_cases(factors, attempts=60):
-    """Return cases that contain every pair of choices; they are the same on all ranks. Each case
+def covering_settings(factors, attempts=60):
+    """Return settings that contain every pair of choices; they are the same on all ranks. Each
     begins with a missing pair, and the best of ``attempts`` random completions is taken."""
     draw = random.Random(0)
-    missing = all_pairs(factors)
-    cases = []
+    rows = [dict(zip(factors, row)) for row in itertools.product(*factors.values())]
+    missing = set().union(*map(pairs_of, rows))
+    found = []
     while missing:
         seed = dict(min(missing, key=repr))
         candidates = [
@@ -31,5 +29,5 @@ def covering_cases(factors, attempts=60):
         ]
         best = max(candidates, key=lambda row: len(pairs_of(row) & missing))
         missing -= pairs_of(best)
-        cases.append(best)
-    return cases
+        found.append(Setting(**best))
+    return found

@@ -48,11 +48,6 @@ def summed(array, name, process_set=hvd.global_process_set):
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
 
-def residuals_of(compressor):
-    tensors = compressor.state_dict()["tensors"]
-    return {key: tensors[key]["arrays"]["residual"] for key in tensors}
-
-
 def variables_of(shapes, prefix="tensor", dtype=tf.float32):
     return [
         tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)
@@ -141,12 +136,13 @@ def are_alike(value, name):
     return len({repr(each) for each in hvd.allgather_object(value, name=f"{name}.alike")}) == 1
 
 
-def check_everything_was_sent(compressor, gradients, entries):
+def check_everything_was_sent(compressor, gradients, entries=None):
     """Check that a compressor has sent all entries of a number of gradients, and nothing dense."""
     stats = compressor.stats()
     compressor.close()
     assert (stats["sparse_steps"], stats["dense_steps"]) == (gradients, 0), stats
-    assert stats["entries_sent"] == stats["entries_total"] == entries, stats
+    assert stats["entries_sent"] == stats["entries_total"], stats
+    assert entries in (None, stats["entries_sent"]), stats
 
 
 def is_usable(name):

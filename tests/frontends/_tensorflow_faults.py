@@ -7,15 +7,8 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 from _common import Cases, caught
-from _faults import compress, fails
-from _tensorflow_cases import (
-    hvd,
-    is_usable,
-    last_rank,
-    linear_loss,
-    tape_gradients,
-    variables_of,
-)
+from _framework import compress, fails
+from _tensorflow_cases import hvd, is_usable, last_rank, linear_loss, tape_gradients, variables_of
 from harness import say, wait_for
 
 cases = Cases()

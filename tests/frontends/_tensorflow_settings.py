@@ -1,15 +1,17 @@
 """Settings in which density 1.0 must equal dense Horovod. One choice is ranks and controller."""
 
-from types import SimpleNamespace
 from typing import NamedTuple
 
-from _pairwise import covering_cases
+from _pairwise import covering_settings
 
 
 class Place(NamedTuple):
     ranks: int
     controller: str
     members: str
+
+    def __str__(self):
+        return self.members
 
 
 LAUNCHES = ((1, "gloo"), (2, "gloo"), (3, "mpi"), (4, "mpi"))
@@ -38,15 +40,8 @@ KERAS_FACTORS = COMMON | {
     "given": ("unbuilt_model", "callable", "list"),
 }
 
-
-class Setting(SimpleNamespace):
-    def __str__(self):
-        choices = [str(choice) for name, choice in vars(self).items() if name != "place"]
-        return "-".join([self.place.members, *choices])
-
-
-TAPE_SETTINGS = [Setting(**row) for row in covering_cases(TAPE_FACTORS)]
-KERAS_SETTINGS = [Setting(**row) for row in covering_cases(KERAS_FACTORS)]
+TAPE_SETTINGS = covering_settings(TAPE_FACTORS)
+KERAS_SETTINGS = covering_settings(KERAS_FACTORS)
 
 
 def settings_of(settings, ranks, controller):

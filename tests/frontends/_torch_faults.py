@@ -2,22 +2,11 @@
 
 from functools import partial
 
+import _torch_cases as fw
 import horovod.torch as hvd
 import torch
 from _common import Cases, Scripted, caught
-from _faults import compress, fails
-from _torch_cases import (
-    Reducer,
-    digest_of,
-    distributed,
-    forget_step,
-    give_gradients,
-    is_usable,
-    last_rank,
-    make_variables,
-    optimizer_without_motion,
-    params_of,
-)
+from _framework import compress, fails
 from torch import nn
 
 from hvd_sparse.torch import Compression
@@ -33,9 +22,15 @@ def small_model():
     return nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def optimize(model, compression, name):
+def optimize(model, compressor):
     descent = torch.optim.SGD(model.parameters(), lr=0.1)
-    return distributed(name, model, descent, compression)
+    return fw.distributed(compressor.name, model, descent, compressor)
+
+
+def trainee(name, **options):
+    model = small_model()
+    compressor = compress(model.named_parameters(), name=name, **options)
+    return model, compressor, optimize(model, compressor)
 
 
 def step_of(model, optimizer, change=None):
@@ -55,25 +50,23 @@ def clip(model, _):
 
 def residuals_of(compressor):
     tensors = compressor.state_dict()["tensors"]
-    return {key: digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
+    return {key: fw.digest_of([tensor["arrays"]["residual"]]) for key, tensor in tensors.items()}
 
 
 def changed(name, *, change, **options):
     """A step whose gradients the program changes before ``synchronize`` leaves no trace."""
-    model = small_model()
-    compressor = compress(model.named_parameters(), name=name, **options)
-    optimizer = optimize(model, compressor, name)
+    model, compressor, optimizer = trainee(name, **options)
     for _ in range(2):
         step_of(model, optimizer)()
     before = residuals_of(compressor)
     said = caught(step_of(model, optimizer, change))
     is_kept = residuals_of(compressor) == before
-    forget_step(optimizer)
+    fw.forget_step(optimizer)
     for _ in range(2):
         step_of(model, optimizer)()
     steps = compressor.stats()["steps"]
     compressor.close()
-    result = {"raised": said, "is_usable": is_usable(name)}
+    result = {"raised": said, "is_usable": fw.is_usable(name)}
     assert is_kept and steps == 4, steps
     return result
 
@@ -88,19 +81,17 @@ def changed_where_auto_sends_float16(name):
     model = small_model()
     compressor = Compression.auto(model.named_parameters(), name=name, min_numel=1, ways=("fp16",))
     compressor._policy.trial = Scripted(["fp16"])
-    return fails(name, compressor, step_of(model, optimize(model, compressor, name), clip))
+    return fails(name, compressor, step_of(model, optimize(model, compressor), clip))
 
 
 def alone(name, **options):
     """A rank that changes gradients alone leaves nobody waiting."""
-    model = small_model()
-    compressor = compress(model.named_parameters(), name=name, **options)
-    optimizer = optimize(model, compressor, name)
+    model, compressor, optimizer = trainee(name, **options)
     step_of(model, optimizer)()
-    first = caught(step_of(model, optimizer, clip if last_rank() else None))
-    forget_step(optimizer)
+    first = caught(step_of(model, optimizer, clip if fw.last_rank() else None))
+    fw.forget_step(optimizer)
     result = fails(name, compressor, step_of(model, optimizer))
-    assert first.startswith("ChangedGradient: " if last_rank() else "nothing was raised"), first
+    assert first.startswith("ChangedGradient: " if fw.last_rank() else "nothing was raised"), first
     return result
 
 
@@ -111,21 +102,21 @@ cases["alone_clipped_in_an_exchange_of_two_phases"] = partial(alone, exchange="o
 def unknown_in_phases(name, *, keys, **options):
     """A rank that does not know a gradient takes part in all phases of all messages. Each tensor
     has its own message, and no rank has a gradient of ``frozen``."""
-    variables = make_variables(dict.fromkeys(("early", "middle", "late", "frozen"), (8, 9)))
-    variables |= make_variables({"bias": (8,)})
+    variables = fw.make_variables(dict.fromkeys(("early", "middle", "late", "frozen"), (8, 9)))
+    variables |= fw.make_variables({"bias": (8,)})
     variables["frozen"].requires_grad_(False)
-    copies = make_variables({key: variables[key].shape for key in keys})
-    known = {**variables, **(copies if last_rank() else {})}
+    copies = fw.make_variables({key: variables[key].shape for key in keys})
+    known = {**variables, **(copies if fw.last_rank() else {})}
     groups = [[key] for key in known if key != "bias"]
-    compressor = compress(params_of(known), name=name, groups=groups, **options)
+    compressor = compress(fw.params_of(known), name=name, groups=groups, **options)
     del variables["frozen"]
-    reduce, said = Reducer(compressor, variables), []
+    reduce, said = fw.Reducer(compressor, variables), []
     for _ in range(2):
         gradients = {key: torch.randn(each.shape) for key, each in variables.items()}
         said.append(caught(reduce, gradients))
         reduce.forget()
     compressor.close()
-    return {"raised": min(said), "is_usable": is_usable(name) and len(set(said)) == 1}
+    return {"raised": min(said), "is_usable": fw.is_usable(name) and len(set(said)) == 1}
 
 
 for exchange in ("gtopk", "oktopk", "shared_index"):
@@ -137,26 +128,24 @@ for exchange in ("gtopk", "oktopk", "shared_index"):
 def frozen_delays_none(name, *, keys):
     """The bias is dense. If its gradient comes last, no message tells the others, and they exchange
     no message of the frozen tensor."""
-    variables = make_variables({key: (8,) if key == "bias" else (8, 9) for key in keys})
+    variables = fw.make_variables({key: (8,) if key == "bias" else (8, 9) for key in keys})
     variables["frozen"].requires_grad_(False)
-    known = {**variables, **(make_variables({"bias": (8,)}) if last_rank() else {})}
-    compressor = compress(params_of(known), name=name, groups=[["early"]], exchange="oktopk")
+    known = {**variables, **(fw.make_variables({"bias": (8,)}) if fw.last_rank() else {})}
+    compressor = compress(fw.params_of(known), name=name, groups=[["early"]], exchange="oktopk")
     del variables["frozen"]
     gradients = {key: torch.ones(each.shape) for key, each in variables.items()}
-    said = caught(Reducer(compressor, variables), gradients)
-    result = is_usable(name)
+    said = caught(fw.Reducer(compressor, variables), gradients)
+    result = fw.is_usable(name)
     compressor.close()
-    is_told = last_rank() or keys[0] == "early"
+    is_told = fw.last_rank() or keys[0] == "early"
     assert said.startswith("PeerFailure: " if is_told else "nothing was raised"), said
     return result
 
 
-cases["frozen_tensors_delay_no_error_that_one_rank_has_alone"] = partial(
-    frozen_delays_none, keys=("bias", "early", "frozen")
-)
-cases["frozen_tensors_delay_no_error_that_a_message_reports"] = partial(
-    frozen_delays_none, keys=("early", "bias", "frozen")
-)
+for keys in (("bias", "early", "frozen"), ("early", "bias", "frozen")):
+    cases[f"frozen_tensors_delay_no_error_with_{keys[0]}_first"] = partial(
+        frozen_delays_none, keys=keys
+    )
 
 
 def again(name, *, batches, **options):
@@ -164,7 +153,7 @@ def again(name, *, batches, **options):
     model = small_model()
     descent = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     compressor = compress(model.named_parameters(), name=name, optimizer=descent, **options)
-    optimizer = distributed(name, model, descent, compressor)
+    optimizer = fw.distributed(name, model, descent, compressor)
 
     def send(_, optimizer):
         optimizer.synchronize()
@@ -173,7 +162,7 @@ def again(name, *, batches, **options):
 
     step_of(model, optimizer)()
     result = fails(name, compressor, step_of(model, optimizer, send))
-    forget_step(optimizer)
+    fw.forget_step(optimizer)
     return result
 
 
@@ -185,10 +174,10 @@ cases["again_in_phases"] = partial(again, batches=1, exchange="oktopk", groups=3
 @cases
 def difference_of_compressors(name):
     model = small_model()
-    theirs = compress(model.named_parameters(), name=name)
-    besides = compress(model.named_parameters(), name=f"{name}.besides") if last_rank() else None
-    chosen = besides or theirs
-    result = fails(name, chosen, step_of(model, optimize(model, chosen, chosen.name)))
+    theirs = chosen = compress(model.named_parameters(), name=name)
+    if fw.last_rank():
+        chosen = compress(model.named_parameters(), name=f"{name}.besides")
+    result = fails(name, chosen, step_of(model, optimize(model, chosen)))
     theirs.close()
     return result
 
@@ -196,25 +185,23 @@ def difference_of_compressors(name):
 @cases
 def outlived_by_its_optimizer(name):
     """Another optimizer gets parameters that still have the hooks of an earlier one."""
-    model = small_model()
-    compressor = compress(model.named_parameters(), name=name)
-    forgotten = optimize(model, compressor, name)
+    model, compressor, forgotten = trainee(name)
     step_of(model, forgotten)()
     compressor.close()
     second = compress(model.named_parameters(), name=name)
-    return fails(name, second, step_of(model, optimize(model, second, name)))
+    return fails(name, second, step_of(model, optimize(model, second)))
 
 
 @cases
 def converted_after_the_compressor_was_made(name):
-    model = make_variables({"early": (8, 9), "late": (8, 9)})
-    compressor = compress(params_of(model), name=name)
-    optimizer = optimizer_without_motion(model, compressor)
+    model = fw.make_variables({"early": (8, 9), "late": (8, 9)})
+    compressor = compress(fw.params_of(model), name=name)
+    optimizer = fw.optimizer_without_motion(model, compressor)
     for parameter in model.values():
         parameter.data = parameter.data.double()
 
     def step():
-        give_gradients({p: torch.ones(8, 9, dtype=torch.float64) for p in model.values()})
+        fw.give_gradients({p: torch.ones(8, 9, dtype=torch.float64) for p in model.values()})
         optimizer.step()
 
     return fails(name, compressor, step)
@@ -226,11 +213,11 @@ STEPS = 4
 
 
 def _trained(name, freezes=None):
-    variables = make_variables({"early": (8, 9), "late": (8, 9)})
+    variables = fw.make_variables({"early": (8, 9), "late": (8, 9)})
     if freezes is not None:
         variables[freezes].requires_grad_(False)
-    compressor = compress(params_of(variables), name=name)
-    return variables, compressor, optimizer_without_motion(variables, compressor)
+    compressor = compress(fw.params_of(variables), name=name)
+    return variables, compressor, fw.optimizer_without_motion(variables, compressor)
 
 
 def _draw(variables, step):
@@ -244,9 +231,9 @@ def pauses_in_a_collective_before_the_step(name):
     for step in range(STEPS):
         optimizer.zero_grad()
         gradients = _draw(model, step)
-        if last_rank():
+        if fw.last_rank():
             del gradients[model["late"]]
-        give_gradients(gradients)
+        fw.give_gradients(gradients)
         hvd.allreduce(torch.ones(1), name=f"{name}.metric")
         optimizer.step()
     check_rests(name, [model], [compressor])
@@ -257,9 +244,9 @@ def pauses_of_two_optimizers_in_another_order(name):
     both = [_trained(f"{name}.{number}") for number in range(2)]
     for step in range(STEPS):
         # at first they shake hands
-        for model, _, optimizer in both[:: -1 if step and last_rank() else 1]:
+        for model, _, optimizer in both[:: -1 if step and fw.last_rank() else 1]:
             optimizer.zero_grad()
-            give_gradients(_draw(model, step))
+            fw.give_gradients(_draw(model, step))
         for _, _, optimizer in both:
             optimizer.step()
     check_rests(name, [each[0] for each in both], [each[1] for each in both])
@@ -271,7 +258,7 @@ def check_rests(name, models, compressors):
     steps = {compressor.stats()["steps"] for compressor in compressors}
     for compressor in compressors:
         compressor.close()
-    digest = digest_of([each.grad for model in models for each in model.values()])
+    digest = fw.digest_of([each.grad for model in models for each in model.values()])
     told = hvd.allgather_object((digest, vain), name=f"{name}.told")
     assert steps == {STEPS} and len({digest for digest, _ in told}) == 1
     assert any(skipped for _, vain in told for skipped in vain)
@@ -290,7 +277,7 @@ def frozen_parameters(name):
     compressor._wait.take = counted
     for step in range(STEPS):
         optimizer.zero_grad()
-        give_gradients({model["late"]: _draw(model, step)[model["late"]]})
+        fw.give_gradients({model["late"]: _draw(model, step)[model["late"]]})
         optimizer.step()
     compressor.close()
     assert rests == list(range(STEPS)), rests
@@ -301,8 +288,10 @@ def a_step_is_given_up(name):
     """The loss scale falls after a step whose gradients were compressed but not requested, and
     nothing is left of the old one."""
     scales = [8.0, 2.0]
-    model = make_variables({"early": (8, 9), "late": (8, 9)})
-    compressor = compress(params_of(model), name=name, density=1.0, grad_scaler=lambda: scales[0])
+    model = fw.make_variables({"early": (8, 9), "late": (8, 9)})
+    compressor = compress(
+        fw.params_of(model), name=name, density=1.0, grad_scaler=lambda: scales[0]
+    )
     for step in range(2):
         drawn = _draw(model, step)
         sent = []

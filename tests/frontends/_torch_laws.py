@@ -10,19 +10,11 @@ import threading
 import time
 from dataclasses import asdict
 
+import _torch_cases as fw
 import horovod.torch as hvd
 import numpy as np
 import torch
 from _common import SPARSE_ONLY, Cases, Scripted, caught
-from _torch_cases import (
-    Books,
-    digest_of,
-    give_gradients,
-    last_rank,
-    make_variables,
-    optimizer_without_motion,
-    params_of,
-)
 from harness import slow
 from torch import nn
 
@@ -42,7 +34,7 @@ def integers(shape, *seed):
 
 @laws
 def parameters_added_later_join_and_nothing_of_the_others_is_lost(name):
-    books, lost = Books({"first": (16, 40), "removed": (3, 4)}, "topk", name=name), []
+    books, lost = fw.Books({"first": (16, 40), "removed": (3, 4)}, "topk", name=name), []
     for step in range(20):
         if step == 10:
             state = books.compressor.state_dict()
@@ -50,7 +42,7 @@ def parameters_added_later_join_and_nothing_of_the_others_is_lost(name):
             del books.run
             while gc.collect():  # garbage of the cases before may hold what this one drops
                 pass
-            books.variables |= make_variables({"later": (60, 5)})
+            books.variables |= fw.make_variables({"later": (60, 5)})
             books.given["later"] = books.applied["later"] = np.zeros((60, 5))
             for each in (books.variables, books.given, books.applied):
                 del each["removed"]
@@ -70,19 +62,17 @@ def parameters_added_later_join_and_nothing_of_the_others_is_lost(name):
 def no_gradient_is_taken_for_another(name):
     """Compare every reduced gradient with that of its parameter, at density 1.0. The order of hooks
     differs between ranks and steps, and a third of the gradients is missing."""
-    parameters = {f"p{i}": nn.Parameter(torch.zeros(2, 3)) for i in range(50)}
+    parameters = nn.ParameterDict({f"p{i}": torch.zeros(2, 3) for i in range(50)})
     compressor = Compression.topk(parameters.items(), density=1.0, name=name, **SPARSE_ONLY)
-    optimizer = optimizer_without_motion(parameters, compressor, op=hvd.Sum)
+    optimizer = fw.optimizer_without_motion(parameters, compressor, op=hvd.Sum)
     swapped = []
     for step in range(10):
-        for parameter in parameters.values():
-            if parameter.grad is not None and step % 3:
-                parameter.grad = None
-            elif parameter.grad is not None:
-                parameter.grad.zero_()
+        parameters.zero_grad(set_to_none=step % 3 > 0)
         order = random.Random(100 * step + hvd.rank()).sample(range(50), 50)
         for i in (i for i in order if takes_part(i, step, hvd.rank())):
-            give_gradients({parameters[f"p{i}"]: torch.full((2, 3), mark_of(i, step, hvd.rank()))})
+            fw.give_gradients(
+                {parameters[f"p{i}"]: torch.full((2, 3), mark_of(i, step, hvd.rank()))}
+            )
         optimizer.step()
         for i in range(50):
             wanted = sum(
@@ -96,16 +86,14 @@ def no_gradient_is_taken_for_another(name):
 
 @laws
 def gradients_zeroed_in_place_make_no_memory_grow(name):
-    parameters = {f"p{i}": nn.Parameter(torch.zeros(8, 6)) for i in range(3)}
+    parameters = nn.ParameterDict({f"p{i}": torch.zeros(8, 6) for i in range(3)})
     compressor = Compression.auto(parameters.items(), density=0.1, name=name, **SPARSE_ONLY)
     compressor._policy.trial = Scripted(3 * ["sparse"] + 2 * ["dense"] + 25 * ["sparse"])
-    optimizer = optimizer_without_motion(parameters, compressor)
+    optimizer = fw.optimizer_without_motion(parameters, compressor)
     tensors = []
     for step in range(30):
-        for parameter in parameters.values():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        give_gradients(
+        parameters.zero_grad(set_to_none=False)
+        fw.give_gradients(
             {p: integers(p.shape, hvd.rank(), step, i) for i, p in enumerate(parameters.values())}
         )
         optimizer.step()
@@ -118,8 +106,8 @@ def gradients_zeroed_in_place_make_no_memory_grow(name):
 @laws
 def results_that_horovod_resizes_at_once_arrive(name):
     """Be slow with empty tensors, so that Horovod's thread resizes those that it has already."""
-    variables = make_variables({"matrix": (8, 6)})
-    compressor = Compression.topk(params_of(variables), density=0.5, name=name, **SPARSE_ONLY)
+    variables = fw.make_variables({"matrix": (8, 6)})
+    compressor = Compression.topk(fw.params_of(variables), density=0.5, name=name, **SPARSE_ONLY)
     detach, own, ranks = torch.Tensor.detach, hvd.rank(), hvd.size()
 
     def slowly(tensor):
@@ -148,9 +136,9 @@ def results_that_horovod_resizes_at_once_arrive(name):
 @laws
 def two_threads_begin_a_bucket_once(name):
     """Gradients come in two threads, as with two devices, and the first one takes long."""
-    variables = make_variables({"slow": (8, 6), "quick": (8, 6)})
+    variables = fw.make_variables({"slow": (8, 6), "quick": (8, 6)})
     options = {"density": 0.5, "name": name, "groups": 1, **SPARSE_ONLY}
-    compressor = Compression.topk(params_of(variables), **options)
+    compressor = Compression.topk(fw.params_of(variables), **options)
     prepare, entered, begun = compressor.step._prepare, threading.Event(), {}
 
     def slowly(position, *given):
@@ -178,7 +166,7 @@ def two_threads_begin_a_bucket_once(name):
         }
         results = [compressor.decompress(summed[key], begun[key][1]) for key in variables]
     compressor.close()
-    assert len(set(hvd.allgather_object(digest_of(results), name=f"{name}.alike"))) == 1
+    assert len(set(hvd.allgather_object(fw.digest_of(results), name=f"{name}.alike"))) == 1
 
 
 def living_tensors():
@@ -207,9 +195,9 @@ WATCHED_NAME = "watched"
 
 
 def train_watched(name, **options):
-    books, seen = Books(WATCHED, "ldte_bs", density=0.1, name=name, **options), []
+    books, seen = fw.Books(WATCHED, "ldte_bs", density=0.1, name=name, **options), []
     for step in range(WATCHED_STEPS):
-        seen.append(digest_of(books.take_step(books.gradients(step))))
+        seen.append(fw.digest_of(books.take_step(books.gradients(step))))
         books.compressor.log(loss=torch.tensor(0.5, requires_grad=True))
     summary = books.compressor.summary(all_ranks=True)
     books.compressor.close()
@@ -245,7 +233,7 @@ def an_early_message_is_under_way_while_later_gradients_are_computed(name):
         named = {"first": first.weight, "last": last.weight}
         options = {"groups": [["first"], ["last"]], "name": name, **SPARSE_ONLY}
         compressor = Compression.topk(named.items(), density=0.1, **options)
-        optimizer = optimizer_without_motion(named, compressor)
+        optimizer = fw.optimizer_without_motion(named, compressor)
         for _ in range(WATCHED_STEPS):
             optimizer.zero_grad()
             last(first(torch.ones(4, 16))).sum().backward()
@@ -277,7 +265,7 @@ SAVED_AT = ADOPTED_AT + 2
 
 
 def ledger_of(name):
-    ledger = Books(HIDING, "topk", density=f"hiding:{C_MAX}", name=name)
+    ledger = fw.Books(HIDING, "topk", density=f"hiding:{C_MAX}", name=name)
     for parameter in ledger.variables.values():
         parameter.register_hook(lambda _: time.sleep(AWAY_S))
     return ledger
@@ -296,7 +284,7 @@ def all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew(name
     for step in range(SAVED_AT + 3):
         if step == SAVED_AT:
             state = copy.deepcopy(compressor.state_dict())
-        applied.append(digest_of(ledger.take_step(ledger.gradients(step))))
+        applied.append(fw.digest_of(ledger.take_step(ledger.gradients(step))))
         lost.append(ledger.lost())
         asked.append(asked_of(ledger))
     assert ledger.alike([asked, asdict(compressor.hiding)])
@@ -315,7 +303,7 @@ def all_ranks_send_what_hides_nothing_is_lost_and_a_new_world_measures_anew(name
     again = ledger_of(f"{name}.again")
     again.compressor.load_state_dict(state)
     steps = range(SAVED_AT, SAVED_AT + 3)
-    went_on = [digest_of(again.take_step(again.gradients(step))) for step in steps]
+    went_on = [fw.digest_of(again.take_step(again.gradients(step))) for step in steps]
     assert went_on == applied[SAVED_AT:]
     assert asked_of(again) == found and again.compressor.hiding is None  # by the state
     again.compressor.close()
@@ -327,7 +315,7 @@ def states_with_other_densities_are_refused_on_all_ranks(name):
     for step in range(ADOPTED_AT + 1):
         ledger.take_step(ledger.gradients(step))
     state = copy.deepcopy(ledger.compressor.state_dict())
-    if last_rank():
+    if fw.last_rank():
         state["tensors"]["wide"]["density"] = 0.123
     ledger.compressor.load_state_dict(state)
     said = caught(ledger.take_step, ledger.gradients(ADOPTED_AT + 1))
@@ -339,7 +327,7 @@ def states_with_other_densities_are_refused_on_all_ranks(name):
 @laws
 def a_file_has_the_states_of_the_ranks_that_are_left(name):
     """If workers only leave, Horovod restarts the others without ``sync``."""
-    books = Books({"wide": (16, 20)}, "topk", density=0.1, name=name)
+    books = fw.Books({"wide": (16, 20)}, "topk", density=0.1, name=name)
     books.take_step(books.gradients(0))
     compressor, here = books.compressor, (hvd.rank(), hvd.size())
     path = hvd.broadcast_object(f"{tempfile.mkdtemp()}/state", name=f"{name}.path")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import horovod.torch as hvd
 import torch
 from _common import SPARSE_ONLY, ULP, Cases, Heard
-from _torch_cases import digest_of, flat_parameters
+from _torch_cases import digest_of, distributed, flat_parameters
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
@@ -31,42 +31,33 @@ def compare(
     differ, also relative to how far training moves the weights, whether the ranks have the same,
     the stats, and the warnings.
 
-    program : function that gets a wrapper for a model's optimizer, and returns the model how :
-    options of Horovod's optimizer
+    program : function that gets a wrapper for a model's optimizer, and returns the model
+    how : options of Horovod's optimizer
     """
-    ends, starts, stats = [], [], []
+    ends, starts, compressors = [], [], []
+
+    def wrap(is_ours, model, label="model", compression=None, of=None, **more):
+        """Return Horovod's optimizer for a model. With ``compression``, it shares the compressor of
+        another optimizer; ``of`` contains all parameters that a new compressor gets."""
+        optimizer, called = make(model), f"{name}.{label}"
+        if compression is None and is_ours:
+            chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
+            chosen |= {"optimizer": optimizer} if hands_over else {}
+            compression = getattr(Compression, method)((of or model).named_parameters(), **chosen)
+            compressors.append(compression)
+        if not is_ours:
+            starts.append((model, flat_parameters(model)))
+        how_wrapped = {"compression": compression or hvd.Compression.none, **(how or {}), **more}
+        return distributed(f"{called}.{is_ours}", model, optimizer, **how_wrapped)
+
     for is_ours in (False, True):
-        compressors = []
-
-        def wrap(model, label="model", compression=None, of=None, **more):
-            """Return Horovod's optimizer for a model. With ``compression``, it shares the
-            compressor of another optimizer; ``of`` contains all parameters that a new compressor
-            gets."""
-            optimizer, called = make(model), f"{name}.{label}"
-            if compression is None and is_ours:  # noqa: B023
-                chosen = {"density": 1.0, "name": called, **SPARSE_ONLY, **options}
-                chosen |= {"optimizer": optimizer} if hands_over else {}
-                compression = getattr(Compression, method)(
-                    (of or model).named_parameters(), **chosen
-                )
-                compressors.append(compression)  # noqa: B023
-            if not is_ours:  # noqa: B023
-                starts.append((model, flat_parameters(model)))
-            place = f"{called}.{is_ours}."  # noqa: B023
-            return hvd.DistributedOptimizer(
-                optimizer,
-                named_parameters=[(place + key, p) for key, p in model.named_parameters()],
-                compression=compression or hvd.Compression.none,
-                **{**(how or {}), **more},
-            )
-
         torch.manual_seed(11)
         with Heard() as said:
-            ours = program(wrap)
+            ours = program(partial(wrap, is_ours))
         ends.append(flat_parameters(ours))
-        stats = [compressor.stats() for compressor in compressors]
-        for compressor in compressors:
-            compressor.close()
+    stats = [compressor.stats() for compressor in compressors]
+    for compressor in compressors:
+        compressor.close()
     moved = max(float((flat_parameters(model) - start).abs().max()) for model, start in starts)
     difference = float((ends[0] - ends[1]).abs().max())
     digests = hvd.allgather_object(digest_of(ours.parameters()), name=f"{name}.alike")

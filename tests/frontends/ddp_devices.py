@@ -10,7 +10,6 @@ import sys
 import torch
 import torch.distributed as dist
 from _common import Cases, run_cases
-from _ddp_cases import SMALL_BUCKETS
 from _tensors import digest_of
 from devices import pretend
 from torch import nn
@@ -125,7 +124,7 @@ def on_both(method, spoilt=-1, ddp=None, **options):
 
 cases["topk"] = on_both("topk")
 cases["ldte_bs"] = on_both("ldte_bs")
-cases["small_buckets"] = on_both("topk", ddp=SMALL_BUCKETS)
+cases["small_buckets"] = on_both("topk", ddp={"bucket_cap_mb": 0.002})
 cases["bucket_view"] = on_both("topk", ddp={"gradient_as_bucket_view": True})
 cases["oktopk"] = on_both("oktopk")
 cases["nan"] = on_both("topk", spoilt=2)

@@ -1,7 +1,8 @@
 """Worker, under torchrun: DistributedDataParallel with the hook, without Horovod. The bits are
-those of the numpy engine, no entry is lost, and a failed step changes nothing."""
+those of the numpy engine, no entry is lost, and a failed step changes nothing. At density 1,
+training equals DistributedDataParallel without a hook, with all options."""
 
-import io
+import contextlib
 import os
 import shutil
 import sys
@@ -9,33 +10,73 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-import _ddp_density_one
+import _method_cases as core
 import numpy as np
 import torch
 import torch.distributed as dist
-from _common import SPARSE_ONLY, Cases, caught, run_cases
-from _ddp_cases import SMALL_BUCKETS, Chosen, are_alike, chosen, loss_of, network, summed
-from _method_cases import (
-    BUILT,
-    METHODS,
-    OVER_GROUPS,
-    SHAPES,
-    STEPS,
-    check_method,
-    compressor_of,
-    gradients_of,
-    simulated,
-)
-from _tensors import digest_of
+from _common import SPARSE_ONLY, ULP, Cases, caught, run_cases
+from _tensors import digest_of, flat_parameters
 from harness import report, slow
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from hvd_sparse.ddp import register
 
 cases = Cases()
-OF_METHODS = [*METHODS, *BUILT]
+OF_METHODS = [*core.METHODS, *core.BUILT]
 WIDE = {f"t{i}": shape for i, shape in enumerate([(40, 30), (16, 40), (300,), (50, 7), (8, 64)])}
 """Shapes for several buckets of about 500 entries, which DDP rebuilds after its first pass."""
+SMALL_BUCKETS = {"bucket_cap_mb": 0.002}
+"""Option for small buckets. In the first pass, DDP has one bucket with all parameters; later
+buckets have a few hundred entries each."""
+
+
+class Chosen(nn.Module):
+    """A model of zeros, whose gradients are exactly those in its input.
+
+    transposed : the entries of a parameter are in memory in the order of its transpose
+    """
+
+    def __init__(self, shapes, transposed=False):
+        super().__init__()
+        for name, shape in shapes.items():
+            zeros = torch.zeros(shape)
+            if transposed:
+                zeros = zeros.mT.contiguous().mT if zeros.dim() > 1 else zeros
+            self.register_parameter(name, nn.Parameter(zeros))
+
+    def forward(self, gradients):
+        named = dict(self.named_parameters())
+        return sum((named[key] * torch.from_numpy(g)).sum() for key, g in gradients.items())
+
+
+def chosen(shapes, transposed=False, **options):
+    return DistributedDataParallel(Chosen(shapes, transposed), **options)
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(5)
+    layers = (nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 4))
+    return nn.Sequential(*layers).to(dtype)
+
+
+def loss_of(model, step, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(100 * step + dist.get_rank())
+    inputs = torch.randn(16, 12, generator=draw).to(dtype)
+    return nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
+
+
+def are_alike(value):
+    told = [None] * dist.get_world_size()
+    dist.all_gather_object(told, value)
+    return all(each == value for each in told)
+
+
+def summed(array):
+    total = torch.from_numpy(np.asarray(array, np.float64).copy())
+    dist.all_reduce(total)
+    return total.numpy()
 
 
 class Registering:
@@ -44,22 +85,24 @@ class Registering:
 
 
 def same_as_the_core(name):
-    shapes = {f"t{i}": shape for i, shape in enumerate(SHAPES)}
+    shapes = {f"t{i}": shape for i, shape in enumerate(core.SHAPES)}
     # The core keeps the first pass's bucket, of which one selection would be another.
-    model = chosen(shapes, **({} if name in OVER_GROUPS else SMALL_BUCKETS))
-    handle = compressor_of(Registering(), name, model, name=name, **SPARSE_ONLY)
+    model = chosen(shapes, **({} if name in core.OVER_GROUPS else SMALL_BUCKETS))
+    handle = core.compressor_of(Registering(), name, model, name=name, **SPARSE_ONLY)
     still = torch.optim.SGD(model.parameters(), lr=0.0)
     buckets, applied = handle.step.buckets, []
-    for step in range(STEPS):
-        drawn = gradients_of(dist.get_rank(), step)
+    for step in range(core.STEPS):
+        drawn = core.gradients_of(dist.get_rank(), step)
         model.zero_grad()
         model({key: g.astype(np.float32) for key, g in zip(shapes, drawn)}).backward()
         named = dict(model.module.named_parameters())
         applied += [named[key].grad.numpy().copy() for key in shapes]
         still.step()
     world = {"rank": dist.get_rank(), "size": dist.get_world_size(), "buckets": buckets}
-    expected = simulated(handle, gradients_of, steps=range(STEPS), average=True, **world)
-    check_method(handle, digest_of(applied), expected)
+    expected = core.simulated(
+        handle, core.gradients_of, steps=range(core.STEPS), average=True, **world
+    )
+    core.check_method(handle, digest_of(applied), expected)
 
 
 cases |= dict.fromkeys(OF_METHODS, same_as_the_core)
@@ -189,13 +232,11 @@ def a_checkpoint_goes_on_as_if_nothing_had_been(name):
         model, optimizer, handle = trainee(name)
         for step in range(8):
             if stops and step == 4:
-                kept = io.BytesIO()
-                parts = (model.module, optimizer, handle)
-                torch.save([part.state_dict() for part in parts], kept)
+                own, parts = f"{folder[0]}/{dist.get_rank()}", (model.module, optimizer, handle)
+                torch.save([part.state_dict() for part in parts], own)
                 handle.save(Path(folder[0]) / "residuals")
                 handle.close()
-                kept.seek(0)
-                saved = torch.load(kept, weights_only=True)
+                saved = torch.load(own, weights_only=True)
                 model, optimizer, handle = trainee(name)
                 parts = (model.module, optimizer, handle)
                 for part, state in zip(parts if stops == "states" else parts[:2], saved):
@@ -225,7 +266,8 @@ def the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(name):
         square = float(summed(np.array([own @ own]))[0]) / dist.get_world_size()
         model.zero_grad()
         model(gradients).backward()
-        applied = flat_gradients(model)
+        named = dict(model.module.named_parameters())
+        applied = np.concatenate([named[key].grad.double().numpy().ravel() for key in WIDE])
         expected = average * (2.0 / np.sqrt(square))
         errors.append(np.abs(applied - expected).max() / np.abs(expected).max())
         norms.append(float(np.linalg.norm(applied)))
@@ -235,11 +277,6 @@ def the_norm_of_all_gradients_is_clipped_alike_on_all_ranks(name):
     assert abs(norms[0] / 2.0 - 1) < 1e-5, norms
     # The ranks' root mean square is above the norm of their average.
     assert 2.0 / dist.get_world_size() < norms[1] < 2.0, norms
-
-
-def flat_gradients(model):
-    named = dict(model.module.named_parameters())
-    return np.concatenate([named[key].grad.double().numpy().ravel() for key in WIDE])
 
 
 @cases
@@ -260,8 +297,7 @@ def the_ranks_are_those_of_ddps_process_group(name):
     group = dist.new_group([0, 1])
     if dist.get_rank() > 1:
         return
-    torch.manual_seed(1)
-    model = DistributedDataParallel(Chosen(WIDE, torch.float32), process_group=group)
+    model = chosen(WIDE, process_group=group)
     handle = register(model, "topk", density=1.0, name=name, **SPARSE_ONLY)
     mine, other = (drawn_for(rank, 0) for rank in (0, 1))
     gradients = (mine, other)[dist.get_rank()]
@@ -282,6 +318,155 @@ def other_options_on_one_rank_are_refused_by_name(name):
     assert again.startswith("RankMismatch"), again
 
 
+# -- density 1 ------------------------------------------------------------------------------------
+
+TOLERANCE_ULPS = 16
+UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def sgd_with_momentum(parameters):
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.05)
+
+
+def zero_redundancy(parameters):
+    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.SGD, lr=0.1)
+
+
+def train(model, optimizer, *, scaler=None, dtype=torch.float32, passes=1, syncs_always=False):
+    for step in range(5):
+        optimizer.zero_grad()
+        for number in range(passes):
+            syncs = syncs_always or number == passes - 1
+            with contextlib.nullcontext() if syncs else model.no_sync():
+                loss = loss_of(model, passes * step + number, dtype)
+                (loss if scaler is None else scaler.scale(loss)).backward()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+
+def beside_dense(name, *, make_model=network, make=sgd, scaled=False, sparse=True, ddp=None, **how):
+    """Train with and without the hook, and check that this makes no difference, and that replicas
+    stay identical. An optimizer with momentum is handed over."""
+    ends, dtype = [], how.get("dtype", torch.float32)
+    hands_over = make is sgd_with_momentum
+    for is_hooked in (False, True):
+        model = DistributedDataParallel(make_model(), **(ddp or {}))
+        start, optimizer = flat_parameters(model), make(model.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if scaled else None
+        if is_hooked:
+            options = SPARSE_ONLY if sparse else {"min_numel": 64}
+            if hands_over:
+                options = {**options, **UNMASKED, "optimizer": optimizer}
+            options = {"density": 1.0, "name": name, "grad_scaler": scaler, **options}
+            handle = register(model, "topk", **options)
+        train(model, optimizer, scaler=scaler, **how)
+        ends.append(flat_parameters(model))
+    stats = handle.stats()
+    handle.close()
+    apart, moved = (float((ends[0] - each).abs().max()) for each in (ends[1], start))
+    tolerance = TOLERANCE_ULPS * ULP[str(dtype).removeprefix("torch.")]
+    assert are_alike(digest_of([ends[1]]))
+    assert apart <= tolerance * (1.0 if hands_over else moved), (apart, moved)
+    assert (stats["sparse_steps"] > 0, stats["dense_steps"] > 0) == (sparse, not sparse), stats
+
+
+DENSITY_ONE = {
+    "plain": {},
+    "small_buckets": {"ddp": SMALL_BUCKETS},
+    "bucket_view": {"ddp": {"gradient_as_bucket_view": True, **SMALL_BUCKETS}},
+    "accumulated": {"passes": 3, "ddp": SMALL_BUCKETS},
+    "synchronized_at_every_pass": {"passes": 2, "syncs_always": True, "ddp": SMALL_BUCKETS},
+    "loss_scale": {"scaled": True},
+    "zero_redundancy": {"make": zero_redundancy},
+    "goes_dense": {"sparse": False},
+}
+for dtype in (torch.float64, torch.float16, torch.bfloat16):
+    DENSITY_ONE[dtype] = {"make_model": partial(network, dtype), "dtype": dtype}
+for label, options in DENSITY_ONE.items():
+    cases[f"density_one_{label}"] = partial(beside_dense, **options)
+with_momentum = partial(beside_dense, make=sgd_with_momentum)
+
+
+@cases
+def results_are_not_taken_for_gradients(name):
+    """By a memory that makes velocities of gradients: the second pass is refused on all ranks."""
+    errors = []
+    model = DistributedDataParallel(network(), **SMALL_BUCKETS)
+    optimizer = sgd_with_momentum(model.parameters())
+    options = {"optimizer": optimizer, **UNMASKED, **SPARSE_ONLY}
+    handle = register(model, "topk", density=1.0, name=name, **options)
+    for keepers in (dist.get_world_size(), 1):
+        optimizer.zero_grad()
+        loss_of(model, 90).backward()
+        optimizer.step()  # what was not applied would be taken back, on some ranks alone
+        if dist.get_rank() >= keepers:
+            optimizer.zero_grad(set_to_none=False)
+        errors.append(caught(lambda: loss_of(model, 91).backward()))
+    handle.close()
+    with_momentum(name, passes=2, ddp=SMALL_BUCKETS)
+    for words in errors:
+        assert words.startswith("InvalidOption: tensor '") and "no_sync()" in words, words
+
+
+class Branching(nn.Module):
+    """Three layers. In some steps, the second is multiplied by zero and the third is unused."""
+
+    def __init__(self, *, is_static):
+        super().__init__()
+        torch.manual_seed(6)
+        self.always, self.times, self.seldom = (nn.Linear(12, 12) for _ in range(3))
+        self.is_static, self.step = is_static, 0
+
+    def forward(self, inputs):
+        self.step += 1
+        outputs = self.always(inputs) + self.times(inputs) * float(self.step % 3 == 1)
+        if self.is_static or self.step % 2:
+            outputs = outputs + self.seldom(inputs)
+        return outputs[:, :4]
+
+
+for mode in ("find_unused_parameters", "static_graph"):
+    branching = partial(Branching, is_static=mode == "static_graph")
+    options = {mode: True, **SMALL_BUCKETS}
+    cases[f"unusual_zeros_in_{mode}"] = partial(with_momentum, make_model=branching, ddp=options)
+
+
+class Convolving(nn.Module):
+    """A model whose parameters have another memory layout than their shapes suggest."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.convolve = nn.Conv2d(1, 8, 2, bias=False).to(memory_format=torch.channels_last)
+        self.convolve_again = nn.Conv2d(8, 6, 2).to(memory_format=torch.channels_last)
+        self.narrow = nn.Parameter(torch.randn(12, 4).t())
+
+    def forward(self, inputs):
+        images = self.convolve_again(self.convolve(inputs.view(-1, 1, 3, 4)).tanh())
+        return nn.functional.linear(images.flatten(1), self.narrow)
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.narrow, self.wide = network(), nn.Linear(4, 4).double()
+
+    def forward(self, inputs):
+        return self.wide(self.narrow(inputs).double()).float()
+
+
+for label, unusual in {"layouts_of_parameters": Convolving, "mixture_of_dtypes": Mixed}.items():
+    made = partial(with_momentum, make_model=unusual, ddp=SMALL_BUCKETS)
+    cases[f"unusual_{label}"] = made
+
+
 def absent_rank(results):
     """Rank 1 runs no backward pass, and the others' error must name it. No case can follow."""
     model = chosen(WIDE)
@@ -297,7 +482,6 @@ def absent_rank(results):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    cases |= _ddp_density_one.cases
     if dist.get_world_size() > 2:  # the bits of every method are two ranks' affair
         cases = {name: cases[name] for name in cases if name not in OF_METHODS}
     results = run_cases(cases, dist.get_rank(), dist.barrier)

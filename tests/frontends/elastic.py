@@ -1,30 +1,23 @@
-"""Worker of an elastic run.
+"""Worker of an elastic run whose workers die during a step.
+
+The elastic state contains the accounts: the gradients, the applied entries, the residuals of the
+workers, and the residuals of workers that died.
 
 Arguments: "torch", "tensorflow" or "keras3", the number of workers to kill, and a folder in which
 kills are recorded. With "device", PyTorch's gradients are on the pretend device, and Horovod
 reduces them there. On a cluster of containers: "torch", "until", and a file.
 """
 
+import os
+import signal
 import sys
 import time
+import uuid
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 from _common import SPARSE_ONLY
-from _elastic import (
-    DENSITY,
-    SHAPES,
-    WORKER,
-    Killer,
-    Until,
-    conclude,
-    empty_books,
-    flat,
-    gradients_of,
-    note_reset,
-    note_step,
-    residual_of,
-)
 from _framework import fw
 from harness import report, slow
 
@@ -36,6 +29,123 @@ if KIND == "torch":
     import torch
 else:
     import tensorflow as tf
+
+WORKER = uuid.uuid4().hex
+SIZE = 3
+STEPS_A_KILL = 6
+LIMIT_S = 1200
+DENSITY = 0.05
+SHAPES = {"wide": (16, 20), "tall": (30, 6)}
+NUMEL = sum(int(np.prod(shape)) for shape in SHAPES.values())
+
+
+def gradients_of(rank, step):
+    draw = np.random.default_rng([rank, step])
+    return {key: draw.normal(size=shape).astype("f4") for key, shape in SHAPES.items()}
+
+
+def flat(arrays):
+    return np.concatenate([np.asarray(array, np.float64).reshape(-1) for array in arrays])
+
+
+def empty_books():
+    zero = np.zeros(NUMEL)
+    return {"given": zero, "applied": zero, "lost": zero, "owed": {}, "off": [], "sizes": []}
+
+
+def residual_of(residuals):
+    return flat(residuals[key] for key in SHAPES) if residuals else np.zeros(NUMEL)
+
+
+def owed_by(here):
+    return {worker: residual / len(here) for worker, residual in here}
+
+
+def note_reset(books, here):
+    """Return the accounts after the state is synchronized. ``off`` gets the difference between the
+    sum of the new residuals and that of the surviving workers' residuals."""
+    owed, kept, died = owed_by(here), np.zeros(NUMEL), np.zeros(NUMEL)
+    for worker, owed_before in books["owed"].items():
+        where = kept if worker in owed else died
+        where += owed_before
+    off = float(np.abs(sum(owed.values()) - kept).max())
+    noted = {"off": [*books["off"], off], "sizes": [*books["sizes"], len(here)]}
+    return {**books, "lost": books["lost"] + died, "owed": owed, **noted}
+
+
+def note_step(books, given, applied, here):
+    sums = {"given": books["given"] + given, "applied": books["applied"] + applied}
+    return {**books, **sums, "owed": owed_by(here)}
+
+
+def conclude(books):
+    balance = books["given"] - books["applied"] - books["lost"] - sum(books["owed"].values())
+    return {
+        "missing": float(np.abs(balance).max()),
+        "lost": float(np.abs(books["lost"]).max()),
+        "given": float(np.abs(books["given"]).max()),
+        "off": books["off"],
+        "sizes": books["sizes"],
+    }
+
+
+class Killer:
+    """Kills workers during a step, every few steps and each rank in turn, when all ranks are
+    present. Kills are recorded in a folder.
+
+    Only one rank may read ``done`` and must tell the others, because a worker could die between the
+    readings of two ranks.
+    """
+
+    steps_a_commit = 1
+
+    def __init__(self, folder, kills):
+        self._folder = Path(folder)
+        self._kills = kills
+
+    @property
+    def done(self):
+        return len(list(self._folder.glob("kill.*")))
+
+    def is_over(self, done, size):
+        return done == self._kills and size == SIZE
+
+    def visit(self, done, rank, size, step):
+        if (
+            size == SIZE
+            and step % STEPS_A_KILL == STEPS_A_KILL - 1
+            and done < self._kills
+            and rank == done % SIZE
+        ):
+            (self._folder / f"kill.{done}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Until:
+    """Ends a run on a cluster when a file appears there. Hosts may fail before. Every third step is
+    committed, so a failure undoes some steps."""
+
+    steps_a_commit = 3
+
+    def __init__(self, path):
+        self._path = Path(path)
+        self._ends_s = time.monotonic() + LIMIT_S
+
+    @property
+    def done(self):
+        assert time.monotonic() < self._ends_s, f"{self._path} did not appear within {LIMIT_S} s"
+        return int(self._path.exists())
+
+    def is_over(self, done, size):
+        return bool(done)
+
+    def visit(self, done, rank, size, step):
+        """Do nothing, because no worker is killed."""
+
+    def check(self, books):
+        assert max(books["off"]) < 1e-6 * books["given"], f"a reset lost what is owed: {books}"
+        assert books["missing"] < 1e-5 * books["given"], f"entries are missing: {books}"
+        return f"{books['sizes']} ranks, all alike; died with hosts {books['lost']:.3g}"
 
 
 def compressor_of(params, **options):

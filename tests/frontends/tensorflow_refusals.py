@@ -20,10 +20,6 @@ def weight(name="weight", dtype=tf.float32):
     return tf.Variable(tf.ones((40, 40), dtype), name=name)
 
 
-def unbuilt_model():
-    return tf.keras.Sequential([tf.keras.layers.Dense(2)])
-
-
 def made_with(params, **options):
     def make():
         compressor = Compression.topk(params(), **{"density": 0.1, **options})
@@ -71,10 +67,6 @@ def in_replicas(count):
             compressor.close()
 
     return caught(train)
-
-
-def same_variable_twice():
-    return 2 * [weight()]
 
 
 def variable_of_1():
@@ -146,7 +138,7 @@ KERAS_2 = {
         made(lambda: [weight(), weight().numpy()]),
         "InvalidOption; no tf.Variable; model.trainable_variables",
     ),
-    "one_variable_twice": (made(same_variable_twice), "InvalidOption; 'weight:0'; once"),
+    "one_variable_twice": (made(lambda: 2 * [weight()]), "InvalidOption; 'weight:0'; once"),
     "an_integer_variable": (
         made(lambda: [weight("counter", tf.int32)]),
         "UnsupportedInput; 'counter:0'; int32; leave it out",
@@ -159,7 +151,7 @@ KERAS_2 = {
     "a_step_in_a_graph_of_tensorflow_1": (used_in_a_graph_of_1, OF_GRAPH),
     "a_variable_of_tensorflow_1": (made(lambda: [variable_of_1()]), OF_VARIABLE),
     "an_unbuilt_model_that_is_asked": (
-        lambda: caught(Compression.topk(unbuilt_model(), density=0.1).stats),
+        lambda: caught(Compression.topk(tf.keras.Sequential(), density=0.1).stats),
         "InvalidOption; no variables; model.build(); have not yet been created",
     ),
     "an_unbuilt_module_that_is_asked": (

@@ -3,11 +3,8 @@
 Two ranks run every case and method, three those of which the number of ranks may matter.
 """
 
-import json
-
 import pytest
 from frontends._common import check_every_case, launched, measured
-from harness import launch_example
 
 of_each_world = pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.full)])
 
@@ -28,20 +25,6 @@ def test_who_keeps_the_others_waiting_is_named(ranks):
     assert absent == "absent"
     for words in (first, *others):
         assert words.startswith("ExchangeTimeout") and "rank 1 " in words
-
-
-@pytest.mark.full
-def test_the_example_trains(tmp_path):
-    log = tmp_path / "log.json"
-    records = tmp_path / "records.jsonl"
-    options = ("--epochs", "6", "--density", "0.02", "--log-json", str(log))
-    options += ("--momentum", "0.5", "--telemetry", str(records))
-    outcome = launch_example("pytorch_ddp_digits.py", 2, "torchrun", *options)
-    assert outcome.code == 0, outcome.end
-    summary = json.loads(log.read_text().splitlines()[-1])
-    assert summary["test_accuracy"] > 0.7
-    assert 0.015 < summary["density_achieved"] < 0.03
-    assert "test_accuracy" in records.read_text()
 
 
 @pytest.mark.full

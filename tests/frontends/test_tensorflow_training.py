@@ -1,28 +1,20 @@
 """TensorFlow on real ranks: law 3, plans, ``auto``, and Keras optimizers that are handed over."""
 
-import json
-
 import pytest
 from _common import check_every_case, launched
 from _tensorflow_settings import LAUNCHES
-from harness import launch, launch_example
+from devices.gpu_check.checks import judge_placement
+from harness import launch
 
 KERAS_3 = [(2, "gloo", "keras3"), pytest.param((3, "mpi", "keras3"), marks=pytest.mark.full)]
 
-in_all = pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
 
-
-def outcome_in(world):
-    ranks, controller, *version = world
-    if version:
-        return launched("frontends/keras_training.py", ranks, controller, *version, str(ranks))
-    worker = "frontends/tensorflow_training.py"
-    return launched(worker, ranks, controller, "tensorflow", str(ranks), controller)
-
-
-@in_all
+@pytest.mark.parametrize("world", [*LAUNCHES, *KERAS_3], ids=str)
 def test_density_one_trains_like_dense_and_every_law_holds_on_every_rank(world):
-    check_every_case(outcome_in(world))
+    ranks, controller, *version = world
+    worker = "keras_training" if version else "tensorflow_training"
+    more = (*version, str(ranks)) if version else ("tensorflow", str(ranks), controller)
+    check_every_case(launched(f"frontends/{worker}.py", ranks, controller, *more))
 
 
 @pytest.mark.full
@@ -35,15 +27,17 @@ def test_one_thread_of_tensorflows_is_enough(monkeypatch):
 
 
 @pytest.mark.full
-def test_the_example_trains(tmp_path):
-    log = tmp_path / "digits.jsonl"
-    records = tmp_path / "records.jsonl"
-    words = ["--epochs=4", "--density=0.05", f"--log-json={log}"]
-    words += ["--momentum=0.5", f"--telemetry={records}"]
-    outcome = launch_example("tensorflow2_keras3_digits.py", 2, "mpi", *words)
-    assert outcome.code == 0, outcome.end
-    *epochs, summary = [json.loads(line) for line in log.read_text().splitlines()]
-    assert epochs[-1]["train_loss"] < epochs[0]["train_loss"] / 2
-    assert summary["test_accuracy"] > 0.8
-    assert summary["density_achieved"] < 0.06
-    assert "test_accuracy" in records.read_text()
+@pytest.mark.parametrize("which", ["2", "3", "graphs"], ids=["Keras 2", "Keras 3", "graphs"])
+def test_bad_input_is_refused_by_name_and_with_the_remedy_and_other_input_is_not(which):
+    check_every_case(launched("frontends/tensorflow_refusals.py", 1, "mpi", which))
+
+
+@pytest.mark.full
+def test_gpu_check_looks_at_the_placement_on_two_ranks_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setenv("HVD_SPARSE_TEST_DEVICE", "cpu")
+    reports = launch("frontends/tensorflow_on_gpu.py", 2, "gloo").check()
+    found = judge_placement("placement", reports)
+    assert found.verdict == "passed" and "hvd_sparse_send" in found.words, found
+    assert judge_placement("placement", [{}, {}]).verdict == "NOT RUN"
+    reports[0]["found"]["ran"]["hvd_sparse_send"] = ["GPU:0"]
+    assert judge_placement("placement", reports).verdict == "FAILED"

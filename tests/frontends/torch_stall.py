@@ -11,7 +11,7 @@ import time
 import horovod.torch as hvd
 import numpy as np
 import torch
-from _device_runs import DEVICE, can_carry, device_wire, is_pretend
+from _device import DEVICE, can_carry, device_wire, is_pretend
 from harness import report
 
 from hvd_sparse.collectives.horovod_torch import HorovodDeviceCollective

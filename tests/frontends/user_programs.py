@@ -1,5 +1,5 @@
-"""Worker: local steps, programs like those of Horovod's examples, loss scaling in TensorFlow, and
-the blocks of the documentation with two steps each. Argument: the framework."""
+"""Worker: local steps, programs like those of Horovod's examples, and the documentation's blocks
+with two steps each. Argument: the framework."""
 
 import warnings
 from functools import partial
@@ -14,7 +14,6 @@ if NAME == "torch":
 else:
     import _tensorflow_programs
     import numpy as np
-    import production
     import tensorflow as tf
     from horovod.tensorflow.keras import DistributedOptimizer
 
@@ -110,6 +109,6 @@ if __name__ == "__main__":
     fw.begin(0)
     cases = _local_steps.cases
     if NAME == "tensorflow":
-        cases |= _tensorflow_programs.cases | production.scaling
+        cases |= _tensorflow_programs.cases
     shared = {}
     fw.run(cases | {block.name: partial(train, block, shared) for block in blocks_for(NAME)})
