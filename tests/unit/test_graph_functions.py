@@ -24,6 +24,7 @@ from hvd_sparse.tensorflow import (
     LogMetrics,
     TensorflowCompressor,
     elastic,
+    graph_functions,
     local_steps,
 )
 from hvd_sparse.tensorflow.optimizer import is_keras_3
