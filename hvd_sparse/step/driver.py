@@ -151,7 +151,8 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        return all(each.pending and each.pending.is_done() for each in self._under_way.values())
+        under_way = self._under_way.values()
+        return all(each.pending is None or each.pending.is_done() for each in under_way)
 
     def forget(self) -> None:
         """Drop all running exchanges. They can never end, because Horovod was restarted."""

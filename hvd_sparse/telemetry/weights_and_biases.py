@@ -40,14 +40,14 @@ class WeightsAndBiases(Writer):
             raise InvalidOption(
                 "telemetry writer 'wandb' needs its package: pip install 'hvd-sparse[wandb]'"
             ) from None
-        is_ours = wandb.run is None or wandb.run.id in OPEN
+        is_ours = wandb.run is None or OPEN[wandb.run.id] > 0
         rank = {"rank": place.rank, "world_size": place.world_size}
         mode: Value = self.mode  # wandb's type allows only literals
         run = wandb.run or wandb.init(project=self.project, mode=mode, config={"hvd_sparse": rank})
         # Log over a step metric of our own, because the program's own calls of ``log`` may count
         # steps differently.
         run.define_metric(STEP)
-        OPEN.update([run.id] * is_ours)
+        OPEN[run.id] += is_ours
 
         def write(record: Report) -> None:
             if record["event"] == "run":
@@ -59,8 +59,8 @@ class WeightsAndBiases(Writer):
             run.log({**numbers, STEP: record["step"]})
 
         def close() -> None:
-            if is_ours and OPEN[run.id] == 1:  # no other compressor logs to it
+            OPEN[run.id] -= is_ours
+            if is_ours and not OPEN[run.id]:  # no other compressor logs to it
                 run.finish()
-            OPEN.subtract([run.id] * is_ours)
 
         return Sink(write, close)

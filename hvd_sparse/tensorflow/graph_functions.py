@@ -97,19 +97,19 @@ class ResultMemory:
 
     def __init__(self) -> None:
         self._vectors: dict[int, np.ndarray] = {}
+        self._unused = 0, 0
+        """The numbers of references to an array, and to its memory, that nothing else uses."""
 
     def take(self, position: int, spec: TensorSpec) -> np.ndarray:
-        vector = self._vectors.get(position)
-        # The references to the array are the dict's, this function's and the call's; those to the
-        # memory are the array's and the call's. TensorFlow keeps a reference as long as it reads.
-        is_free = (
-            vector is not None
-            and sys.getrefcount(vector) == 3
-            and sys.getrefcount(vector.base) == 2
-        )
-        if vector is None or not is_free:
-            vector = self._vectors[position] = aligned_empty(spec.numel, spec.accumulator)
-        return vector
+        # TensorFlow keeps a reference as long as it reads the memory.
+        if position not in self._vectors or self._references(position) != self._unused:
+            self._vectors[position] = aligned_empty(spec.numel, spec.accumulator)
+            self._unused = self._references(position)
+        return self._vectors[position]
+
+    def _references(self, position: int) -> tuple[int, int]:
+        vector = self._vectors[position]
+        return sys.getrefcount(vector), sys.getrefcount(vector.base)
 
 
 class GraphFunctions:

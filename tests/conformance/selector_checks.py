@@ -88,11 +88,11 @@ PASSES = {
     "sidco": lambda selector: max(selector.stages, 1, math.ceil(-math.log2(selector.share))),
     "topk": 16,
 }
-"""The largest number of passes of a selector, whatever the data; 0 for all others."""
+"""The largest number of passes of a selector, whatever the data; others have no limit."""
 
 
 def most_passes(selector):
-    limit = PASSES.get(selector.id, 0)
+    limit = PASSES.get(selector.id, math.inf)
     return limit(selector) if callable(limit) else limit
 
 
