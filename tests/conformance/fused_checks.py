@@ -115,7 +115,7 @@ def check_take_by_adam(kernels, x):
 
 
 def check_large_directions(kernels, dtype):
-    rng, size = np.random.default_rng(6), (1 << 22) // np.dtype(dtype).itemsize + 37
+    rng, size = np.random.default_rng(6), (1 << 18) // np.dtype(dtype).itemsize + 37
     gradient, mean, square = (rng.laplace(size=size).astype(dtype) for _ in range(3))
     gradient[rng.integers(size, size=9)] = [np.nan, np.inf, -np.inf] * 3
     old = [mean, np.abs(square)]

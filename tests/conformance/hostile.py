@@ -57,7 +57,7 @@ def long_vectors(dtype):
     made += [np.where(order == 7, 1e30, x), np.round(5 * x) * np.finfo(dtype).smallest_subnormal]
     made += [np.where(order % 1_000, -0.0, x), np.where(order % 2, np.nan, np.round(x))]
     made += [np.where(order % 7, x, -np.inf)]
-    large = draw("laplace", (1 << 22) // np.dtype(dtype).itemsize + 37, dtype)
+    large = draw("laplace", (1 << 18) // np.dtype(dtype).itemsize + 37, dtype)
     large[::99_991] = np.resize([np.nan, np.inf, -np.inf], large[::99_991].size)
     return [np.ascontiguousarray(x, dtype) for x in [*made, large]]
 

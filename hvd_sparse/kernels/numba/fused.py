@@ -25,6 +25,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from hvd_sparse.kernels.numba.vectors import (
+    LARGE_BYTES,
     SEGMENT,
     WORD,
     Call,
@@ -41,9 +42,6 @@ from hvd_sparse.kernels.rows import ADAM, DECAY, MOMENTUM
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
 Added = Callable[[ir.Value], ir.Value]
 """Function of an index, which emits the instructions for the SIMD vector to add there."""
-
-LARGE_BYTES = 1 << 22
-"""Length in bytes of the smallest array that does not stay in the caches until its next use."""
 
 CROWDED = 10
 """If a vector has fewer than this many entries per place in the list, so many entries may be taken
@@ -219,7 +217,7 @@ def _add_and_take_segment(past_caches, is_crowded, *arguments):  # type: ignore[
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     """Return whether to write ``out`` past the caches, which means without first reading its cache
-    lines. This is so if ``out`` is aligned at ``start``, larger than the caches, and not the
+    lines. This is so if ``out`` is aligned at ``start``, large, and not the
     residual itself, whose lines are in the caches already."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0

@@ -10,6 +10,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from hvd_sparse.kernels.numba.vectors import (
+    LARGE_BYTES,
     VECTOR_BYTES,
     WORD,
     Call,
@@ -25,10 +26,6 @@ first-level cache."""
 
 BLOCK = 4096
 """Number of entries of ``assemble``'s buffer, which fits the first-level cache."""
-
-LARGE_BYTES = 1 << 18
-"""Length in bytes of the smallest result that is written past the caches: an eighth of a
-second-level cache."""
 
 
 def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:

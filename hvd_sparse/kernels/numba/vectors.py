@@ -36,6 +36,10 @@ SEGMENT = 2048
 SPARE = SEGMENT + 16
 """Room in a list beyond its capacity, in entries: a segment, and one vector."""
 
+LARGE_BYTES = 1 << 18
+"""Length in bytes of the smallest array that is written past the caches: an eighth of a
+second-level cache. Other tensors displace it before its next use."""
+
 
 class Compiling(Listener):  # type: ignore[misc]
     """Logs that numba compiles, once per process. Nothing is logged if numba finds the compiled
