@@ -69,8 +69,8 @@ class Spans:
         the calling thread; then a single listener must not compare times of different threads
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
+        self.clock: Callable[[], float] = time.perf_counter
         self._listeners: tuple[Listener, ...] = ()
         self.is_heard = False
 

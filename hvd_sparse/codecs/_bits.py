@@ -24,12 +24,15 @@ def encode_bits(is_set: np.ndarray) -> np.ndarray:
 
 
 def decode_bits(packed: np.ndarray, count: int) -> np.ndarray:
-    need(packed.size == -(-count // 8), f"{packed.size} bytes cannot hold exactly {count} bits")
+    need(
+        packed.size == packed_bytes(count, 1),
+        f"{packed.size} bytes cannot hold exactly {count} bits",
+    )
     return unpack(packed, 1, count).view(np.bool_)
 
 
-def presence_bytes(numel: int) -> int:
-    return -(-numel // 8)
+def packed_bytes(count: int, width: int) -> int:
+    return -(-count * width // 8)
 
 
 def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
@@ -41,9 +44,10 @@ def encode_presence(indices: np.ndarray, numel: int) -> np.ndarray:
 
 
 def decode_presence(packed: np.ndarray, count: int, numel: int) -> np.ndarray:
+    """Return the places of a bitmap's bits that are set, intp [count], ascending."""
     indices = np.flatnonzero(unpack(packed, 1, numel).view(np.bool_))
     need(indices.size == count, f"the bitmap has {indices.size} entries, and the header {count}")
-    return indices.astype(np.uint32)
+    return indices
 
 
 def gaps_bytes(count: int, numel: int) -> float:
@@ -57,7 +61,7 @@ def gaps_bytes(count: int, numel: int) -> float:
     if parts == 3:
         unit = miss ** (1 << shift)
         bits += count + count * (unit + unit**2) / (1 + unit + unit**2)
-    return sum(-(-count * width // 8) for width in planes_of(shift)) + bits / 8 + 0.5
+    return sum(packed_bytes(count, width) for width in planes_of(shift)) + bits / 8 + 0.5
 
 
 def encode_gaps(indices: np.ndarray, numel: int, kernels: Packers = reference) -> np.ndarray:

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.checks import check_choice, option
-from hvd_sparse.codecs._bits import unpack
+from hvd_sparse.codecs._bits import packed_bytes, unpack
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.kernels import reference
@@ -178,10 +178,6 @@ def value_codes(
     if width < 8:
         return frame.body[offset:start], unpack(codes, width, count, kernels)
     return frame.body[offset:start], codes.view(f"<u{width // 8}")
-
-
-def packed_bytes(count: int, width: int) -> int:
-    return -(-count * width // 8)
 
 
 def values_bytes(count: int, name: str, value_bytes: int) -> int:

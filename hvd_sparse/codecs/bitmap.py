@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import decode_presence, encode_presence, presence_bytes
+from hvd_sparse.codecs._bits import decode_presence, encode_presence, packed_bytes
 from hvd_sparse.codecs._values import ValuedCodec
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
@@ -32,8 +32,8 @@ class Bitmap(ValuedCodec):
         return [encode_presence(selection.indices, selection.numel)]
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
-        need_size(frame, presence_bytes(frame.numel))
-        return decode_presence(frame.body, frame.count, frame.numel)
+        need_size(frame, packed_bytes(frame.numel, 1))
+        return decode_presence(frame.body, frame.count, frame.numel).astype(np.uint32)
 
     def index_bytes(self, count: int, numel: int) -> float:
-        return presence_bytes(numel)
+        return packed_bytes(numel, 1)

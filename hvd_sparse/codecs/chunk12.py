@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hvd_sparse.checks import option
-from hvd_sparse.codecs._bits import unpack
-from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, check_format, packed_bytes
+from hvd_sparse.codecs._bits import packed_bytes, unpack
+from hvd_sparse.codecs._values import ALL_FORMATS, ValuedCodec, check_format
 from hvd_sparse.codecs.block16 import POSITION, joined_blocks
 from hvd_sparse.kernels.packing import Packers, blocks_of
 from hvd_sparse.registry import CODECS

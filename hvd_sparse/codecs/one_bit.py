@@ -9,7 +9,7 @@ from hvd_sparse.codecs._bits import (
     decode_presence,
     encode_bits,
     encode_presence,
-    presence_bytes,
+    packed_bytes,
 )
 from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
@@ -45,8 +45,9 @@ class OneBit(SignCodec):
         need_size(frame, int(self.signs_bytes(count, numel)))
         if count == numel:
             return np.arange(numel, dtype=np.uint32), decode_bits(body, count)
-        offset = presence_bytes(numel)
-        return decode_presence(body[:offset], count, numel), decode_bits(body[offset:], count)
+        offset = packed_bytes(numel, 1)
+        indices = decode_presence(body[:offset], count, numel).astype(np.uint32)
+        return indices, decode_bits(body[offset:], count)
 
     def signs_bytes(self, count: int, numel: int) -> float:
-        return presence_bytes(count) + (presence_bytes(numel) if count < numel else 0)
+        return packed_bytes(count, 1) + (packed_bytes(numel, 1) if count < numel else 0)

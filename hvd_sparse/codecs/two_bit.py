@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hvd_sparse.codecs._bits import unpack
+from hvd_sparse.codecs._bits import decode_presence, encode_presence, packed_bytes
 from hvd_sparse.codecs.contract import SignCodec, Signs
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import Frame, need, need_ascending, need_size
+from hvd_sparse.wire.frame import Frame, need_ascending, need_size
 
 
 @CODECS.register("two_bit")
@@ -29,20 +29,15 @@ class TwoBit(SignCodec):
     needs_host = "sends a value for every entry, so that the whole tensor is copied anyway"
 
     def encode_signs(self, kept: Selection, kernels: Packers) -> list[np.ndarray]:
-        bits = np.zeros(2 * kept.numel, np.uint8)
-        bits[2 * kept.indices.astype(np.int64) + np.signbit(kept.values)] = 1
-        return [np.packbits(bits, bitorder="little")]
+        places = 2 * kept.indices.astype(np.int64) + np.signbit(kept.values)
+        return [encode_presence(places, 2 * kept.numel)]
 
     def decode_signs(self, frame: Frame, kernels: Packers) -> Signs:
         need_size(frame, int(self.signs_bytes(frame.count, frame.numel)))
-        places = np.flatnonzero(unpack(frame.body, 1, 2 * frame.numel).view(np.bool_))
-        need(
-            places.size == frame.count,
-            f"{places.size} entries have signs, and the header has a count of {frame.count}",
-        )
+        places = decode_presence(frame.body, frame.count, 2 * frame.numel)
         indices = (places >> 1).astype(np.uint32)
         need_ascending(indices, frame.numel)  # otherwise an entry would be both plus and minus
         return indices, (places & 1).astype(np.bool_)
 
     def signs_bytes(self, count: int, numel: int) -> float:
-        return -(-numel // 4)
+        return packed_bytes(numel, 2)

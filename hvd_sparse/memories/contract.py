@@ -33,6 +33,10 @@ class Accumulated(NamedTuple):
     taking: Taking | None = None
     added: np.ndarray | None = None
 
+    def run(self, kernels: Kernels) -> Accumulated:
+        """Return this vector: a memory without a residual has nothing to add to one."""
+        return self
+
     @property
     def taken(self) -> Selection | None:
         return None if self.taking is None else self.taking.taken
@@ -132,8 +136,7 @@ class MemoryState:
         self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None
     ) -> Accumulated:
         """Call ``prepare``, run the addition, and return the accumulated vector."""
-        prepared = self.prepare(gradient, kernels, aim)
-        return prepared.run(kernels) if isinstance(prepared, Addition) else prepared
+        return self.prepare(gradient, kernels, aim).run(kernels)
 
     def tune(self, *args: Value, **settings: Value) -> None:
         """Take the learning rate, the momentum and other settings from the optimizer. Called only

@@ -68,10 +68,7 @@ class OutgoingRows:
             return
         kernels = self._pipeline.kernels
         given = state.memory.prepare(ticket.fetch(), kernels, aim)
-        if not isinstance(given, Addition):
-            ticket.accumulated = given
-            return
-        if given.aim is None:
+        if not isinstance(given, Addition) or given.aim is None:
             ticket.accumulated = given.run(kernels)
             return
         released = 0, 0, 0, 0

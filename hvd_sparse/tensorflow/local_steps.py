@@ -148,10 +148,17 @@ class LocalSteps(LocalStepsBase):
 
         Raises
         ------
-        InvalidOption : only one of the state and this object has an outer momentum, or a
-            compressor with a state
-        RankMismatch : the state is of another model or configuration
+        InvalidOption : the state has other variables, or only one of the state and this object has
+            an outer momentum, or a compressor with a state
+        RankMismatch : the state has another configuration
         """
+        shapes = [tuple(anchor.shape) for anchor in self._anchors]
+        saved = [anchor.shape for anchor in state["anchors"]]
+        if saved != shapes:
+            raise InvalidOption(
+                f"this state has anchors of the shapes {saved}, but the variables have {shapes}: "
+                "load the state into the same model"
+            )
         if bool(state["velocities"]) != bool(self._velocities):
             raise InvalidOption(
                 f"this state has {len(state['velocities'])} velocities, and outer_momentum is "

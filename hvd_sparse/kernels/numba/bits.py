@@ -279,7 +279,7 @@ def _unpack_plane(body, at, width, count, numbers):  # type: ignore[no-untyped-d
     ``numbers``, which has room for 8 more. Return the position of the byte after these numbers in
     the body, or -1 if the body is too short or the padding is not zero."""
     stop = at + _bytes_of(count, width)
-    if at < 0 or stop > body.size:
+    if stop > body.size:
         return -1
     there = numbers[: (stop - at) * 8 // width]
     unpack_few(body[at:stop], width, there)
