@@ -165,7 +165,11 @@ class ProcessSetRanks:
 
     @property
     def rank(self) -> int:
-        return rank_in(self.process_set)
+        """This process's rank in the process set, or -1 if this process is not a member."""
+        try:
+            return int(self.process_set.rank())
+        except ValueError:
+            return -1
 
     @property
     def world_size(self) -> int:
@@ -182,11 +186,3 @@ class ProcessSetRanks:
         nodes = [rank // local for rank in range(self.horovod.size())]
         ranks = self.process_set.ranks
         return tuple(nodes if ranks is None else [nodes[rank] for rank in ranks])
-
-
-def rank_in(process_set: Any) -> int:
-    """Return this process's rank in a process set, or -1 if this process is not a member."""
-    try:
-        return int(process_set.rank())
-    except ValueError:  # not a member
-        return -1

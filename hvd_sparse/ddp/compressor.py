@@ -76,7 +76,7 @@ class DdpCompressor(ParameterCompressor):
             group, self._parameters[0].device, configuration.timeout_s
         )
         self.step.counts_together = False  # Gloo and NCCL count with 64 bits
-        self._start(dist.get_rank(group), dist.get_rank())
+        self._start(dist.get_rank())
         try:
             self._driver = Driver(self.step, self.collective, self.name)
             self._meet()
@@ -216,19 +216,18 @@ class DdpCompressor(ParameterCompressor):
 
     def _receive(self, sent: SentBucket) -> None:
         tensors = list(zip(sent.tickets, sent.gradients, sent.reduced, sent.used))
-        for ticket, _, _, used in tensors:
-            if not used and isinstance(ticket, TensorStep):
-                # Sums of the whole bucket are written together. With gradient_as_bucket_view, this
-                # place is the gradient, which keeps its content, perhaps an earlier pass's result.
-                ticket.out = None
+        # First those that no rank has used. Sums of a whole bucket are written together, but with
+        # gradient_as_bucket_view, these gradients keep their content, perhaps an earlier result.
         for ticket, gradient, reduced, used in tensors:
             position = ticket.position
-            assert position is not None
-            if not used:  # on no rank
-                if ticket.bucket is not None:
-                    self._driver.decompress(reduced, ticket, is_dropped=True)
-                self.step.transactions.drop(position, ticket.run)
-                self.results.hand_out(position, None, gradient)
+            if used or position is None:
+                continue
+            if ticket.bucket is not None:
+                self._driver.decompress(reduced, ticket, is_dropped=True)
+            self.step.transactions.drop(position, ticket.run)
+            self.results.hand_out(position, None, gradient)
+        for ticket, gradient, reduced, used in tensors:
+            if not used:
                 continue
             parameter = self._value_for(ticket)
             if not isinstance(ticket, TensorStep):

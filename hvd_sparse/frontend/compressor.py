@@ -99,14 +99,15 @@ class Compressor:
     def resolve(self) -> None:
         """Find the tensors and create the attribute ``step``, unless the constructor did so."""
 
-    def _start(self, rank: int, process_rank: int) -> None:
-        """Start the watchdog, the trace and telemetry. ``rank`` is the rank in the process set,
-        -1 outside of it; ``process_rank`` is the rank among all processes."""
+    def _start(self, process_rank: int) -> None:
+        """Start the watchdog, the trace and telemetry. ``process_rank`` is the rank among all
+        processes."""
         logger.info(
             "compressor %s will keep at most %d bytes on every rank",
             self.name,
             footprint(self.step, self._size_of_world())["state_bytes"],
         )
+        rank = self.collective.rank  # in the process set, -1 outside of it
         self._is_outside = rank < 0
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
         weakref.finalize(self, self.watchdog.close)

@@ -96,10 +96,13 @@ def sent_row(vectors: int, numbers: int) -> struct.Struct:
     return struct.Struct(f"=q{vectors}Q{none[0]}x{numbers}d{none[1]}xqd4qdq2Q2q40x")
 
 
+_word_at, _HEADER_SIZE = c_size_t.from_address, object.__basicsize__
+
+
 def address(x: np.ndarray) -> int:
     """Return the address of a contiguous array: the first field of an array in NumPy's C interface.
     NumPy's attributes take several times as long."""
-    return int(c_size_t.from_address(id(x) + object.__basicsize__).value)
+    return _word_at(id(x) + _HEADER_SIZE).value
 
 
 def steered(margin: float, found: int, needed: int) -> float:

@@ -87,9 +87,10 @@ class Driver:
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
             self._discard_old(run)
-        for each, its_run in list(self._coming.items()):
-            if each.has_arrived is not None and each.has_arrived():
-                self._start(each, its_run)
+        if self._coming:
+            for each, its_run in list(self._coming.items()):
+                if each.has_arrived is not None and each.has_arrived():
+                    self._start(each, its_run)
         # Start as early as possible, so that communication overlaps the backward pass.
         if len(bucket.entered) == len(bucket.members):
             if bucket.begun:

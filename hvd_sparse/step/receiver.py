@@ -83,10 +83,25 @@ class Receiver:
         that ``compress`` returned. ``parameter`` is the parameter's current value, flat, if the
         memory needs it. After an error, the caller must roll the step back."""
         report = ticket.report or self.report(ticket, reduced)
-        self._check(ticket, report)
-        # For all other tickets, ``_check`` has raised an error.
-        assert isinstance(ticket, TensorStep) and ticket.outgoing is not None
+        if ticket.error is not None:
+            words = in_words(ticket.error)
+            raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
+        if report.failures:
+            raise PeerFailure(
+                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; see their "
+                "output for the reason"
+            )
+        assert isinstance(ticket, TensorStep)  # all other tickets have an error
+        world_size = ticket.layout.world_size
+        if world_size > 1:  # one rank's sum is its average
+            is_average = abs(report.factor * world_size - 1) < 1e-3
+            self.reduction = "average" if is_average else "sum"
+        if not self.transactions.is_current(ticket.position, ticket.run):
+            if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
+                raise ticket.run.failure
+            raise compressed_again(repr(ticket.key))
         sent, state = ticket.outgoing, ticket.state
+        assert sent is not None
         most: float | None = math.inf
         if sent.dense is not None:
             result = reduced[ticket.layout.size :].astype(state.spec.accumulator, copy=False)
@@ -110,24 +125,6 @@ class Receiver:
                 state.counted = ticket.key, None, sent.dense.nbytes
             is_good = is_summed and not report.non_finite
             return self._finish(ticket, result, parameter, is_finite=is_good, most=most or 0.0)
-
-    def _check(self, ticket: Ticket, report: CarrierReport) -> None:
-        if ticket.error is not None:
-            words = in_words(ticket.error)
-            raise PeerFailure(f"compressing failed on this rank: {words}") from ticket.error
-        if report.failures:
-            raise PeerFailure(
-                f"tensor {ticket.key!r}: compressing failed on {report.failures} ranks; see their "
-                "output for the reason"
-            )
-        world_size = ticket.layout.world_size
-        if world_size > 1:  # one rank's sum is its average
-            is_average = abs(report.factor * world_size - 1) < 1e-3
-            self.reduction = "average" if is_average else "sum"
-        if ticket.position is None or not self.transactions.is_current(ticket.position, ticket.run):
-            if ticket.run.failure is not None:  # another tensor's thread has just rolled it back
-                raise ticket.run.failure
-            raise compressed_again(repr(ticket.key))
 
     def _sum(self, ticket: TensorStep, factor: float) -> float | None:
         """Write the sum of all ranks' entries of a tensor, multiplied by ``factor``, which Horovod

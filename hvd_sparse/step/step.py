@@ -87,7 +87,7 @@ class Step(Receiver):
         self.settings_of: Callable[[int], Settings] | None = None
         self.pace_of: Callable[[int], Pace] | None = None
         self.references: list[float] = []
-        self._is_dense: dict[tuple[int, str, float | None, int], bool] = {}
+        self._is_dense: dict[tuple[int, str, float | None], bool] = {}
         # The constant part of the checksum in carriers, which covers all that ranks have in common.
         digest = configuration.digest
         self._started = [crc32(f"{digest}|{key}|".encode()) for key in self.keys]
@@ -125,6 +125,7 @@ class Step(Receiver):
         """Set the rank and the number of ranks, as a handshake or a loaded state gives them."""
         self.rank, self.world_size = rank, world_size
         self.pipeline.rank, self.pipeline.world_size = rank, world_size
+        self._is_dense.clear()
 
     def place(self, collective: Collective) -> None:
         """Ask which node each rank is on, if the exchange needs this, and choose the exchange if it
@@ -201,7 +202,7 @@ class Step(Receiver):
         # Determined once a step, because decoding must use the same parts.
         parts = self.configuration.fixed_parts or self._parts_of(position, state)
         spec = state.spec
-        question = spec.numel, spec.dtype, parts.density, self.world_size
+        question = spec.numel, spec.dtype, parts.density
         dense = everything or self._is_dense.get(question)
         if dense is None:
             dense = self._is_dense[question] = self._goes_dense(state)
@@ -311,7 +312,7 @@ class Step(Receiver):
             self.rank,
             ticket.checksum,
             failed=ticket.error is not None,
-            replica=self.applied.get(spec.key, 0),
+            replica=self.applied.get(spec.key, 0) if self.has_replica else 0,
             is_finite=ticket.is_finite,
         )
         with self.transactions.lock:  # a call of Stats would cost every tensor more
@@ -406,7 +407,7 @@ class Step(Receiver):
         Therefore a missing frame reports NaN or Inf in a gradient, and the bucket's message reports
         a failure."""
         devices = self.transactions.devices
-        if bucket.has_arrived is None:  # a member is missing
+        if devices is not None and bucket.has_arrived is None:  # a member is missing
             self.begin_passes(bucket)
         begun, bucket.begun = bucket.begun, []
         if devices is not None:

@@ -99,6 +99,7 @@ class Transactions:
             run.entered.discard(position)
             for bucket in run.buckets.values():
                 bucket.entered.discard(position)
+                bucket.sending.pop(position, None)
 
     def leave_no_trace(self, run: StepRun, position: int) -> None:
         """Mark a step in which a tensor had NaN or Inf, so that the step is rolled back when the

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from hvd_sparse.collectives.contract import is_elastic, rank_in
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
 from hvd_sparse.compatibility import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
@@ -139,7 +139,7 @@ class TensorflowCompressor(Compressor):
         if self._follower is not None:
             paths = [self._source.paths[id(variable)] for variable in variables]
             self._follower.bind(step, self._index, paths, self._size_of_world)
-        self._start(rank_in(self.process_set), hvd.rank())
+        self._start(hvd.rank())
         if is_planned:
             self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)

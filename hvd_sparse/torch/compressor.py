@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from hvd_sparse.collectives.contract import is_elastic, rank_in
+from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.collectives.horovod_torch import (
     HorovodDeviceCollective,
     HorovodTorchCollective,
@@ -104,7 +104,7 @@ class TorchCompressor(ParameterCompressor):
         self._run = StepRun(entered={i for i, (_, p) in enumerate(named) if p.requires_grad})
         self._expected = 0
         self._is_elastic = is_elastic()
-        self._start(rank_in(self.process_set), hvd.rank())
+        self._start(hvd.rank())
         self.step.padding = Padding(self.step.stats.count_padding, is_device=device is not None)
         if device is not None:  # handshakes, checkpoints and all other collectives use the host
             wire = HorovodDeviceCollective(self.process_set, device)

@@ -265,13 +265,10 @@ class Changes:
     def take(self) -> tuple[list[str], StepRun | None]:
         """Return the names of the gradients that have changed, and the step of all gradients (None
         outside of counted steps). Then forget all gradients."""
-        changed, run = [], self.run
-        for position, given in sorted(self.given.items()):
-            key, parameter = self._named[position]
-            if given.is_changed(parameter.grad):
-                changed.append(key)
+        named, run = self._named, self.run
+        changed = [i for i, given in self.given.items() if given.is_changed(named[i][1].grad)]
         self.forget()
-        return changed, run
+        return [named[i][0] for i in sorted(changed)], run
 
     def forget(self) -> None:
         self.given.clear()

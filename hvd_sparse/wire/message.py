@@ -135,7 +135,7 @@ def _write(
     head = _HEAD.pack(
         MAGIC, WIRE_VERSION, kind, rank, step & 0xFFFFFFFF, configuration, len(members), total
     )
-    head += np.asarray(members, "<u4").tobytes()
+    head += struct.pack(f"<{len(members)}I", *members)
     head += _CRC.pack(crc32(head))
     return np.concatenate([np.frombuffer(head, np.uint8), *body])
 
@@ -167,9 +167,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             f"a message is truncated: only {buffer.size} bytes are left where it should start"
         )
-    magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(
-        buffer[: _HEAD.size].tobytes()
-    )
+    magic, version, kind, rank, step, configuration, members, total = _HEAD.unpack_from(buffer.data)
     if magic != MAGIC or version != WIRE_VERSION or kind not in (ENTRIES, ERROR):
         raise CorruptPayload(
             f"a message starts with {magic!r}, version {version}, kind {kind}, which this version "
@@ -188,9 +186,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             "a message's checksum does not match its header: it was altered on its way"
         )
-    flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
+    flagged = struct.unpack_from(f"<{members}I", head, _HEAD.size)
     # Remove the flags of members without a frame.
-    positions = (flagged % WITHOUT_FRAME).tolist()
+    positions = [each % WITHOUT_FRAME for each in flagged]
     # Frames follow in the order of the positions, so this order must be the same on all ranks.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
@@ -198,7 +196,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if kind == ERROR:
         return Message(rank, step, configuration, (), {}, _read_error(body)), total
     frames, offset = {}, 0
-    for position in flagged[flagged < WITHOUT_FRAME].tolist():
+    for position in (each for each in flagged if each < WITHOUT_FRAME):
         *_others, body_bytes, _, _ = read_header(body, offset)
         end = offset + HEADER_BYTES + body_bytes
         frames[position] = body[offset:end]

@@ -22,6 +22,7 @@ from typing import TypeVar
 import numpy as np
 
 from hvd_sparse.collectives.contract import MOST_BYTES, Request
+from hvd_sparse.types import Value
 
 Result = TypeVar("Result")
 Count = Callable[[int, int], None]
@@ -119,10 +120,11 @@ class Padding:
         """Run an exchange, and return its result. Yield its requests for collectives, with padded
         blocks in place of the arrays. ``bucket`` is the bucket's number, the same on every rank and
         in every step."""
-        phase, received = 0, None
+        phase = 0
+        received: Value = None
         while True:
             try:
-                request = next(conversation) if received is None else conversation.send(received)
+                request = conversation.send(received)
             except StopIteration as stop:
                 result: Result = stop.value
                 return result

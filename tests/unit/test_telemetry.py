@@ -326,7 +326,7 @@ def test_what_is_no_writer_is_refused_with_those_there_are(given):
 
 def test_log_takes_integers_and_numbers_of_any_kind_and_refuses_all_else(tmp_path, make):
     compressor = make(configure(telemetry={"id": "jsonl", "path": str(tmp_path / "run.jsonl")}))
-    compressor._start(0, 0)
+    compressor._start(0)
     silent = make()  # as a rank that does not write
     for log in (compressor.log, silent.log, JsonLines(str(tmp_path / "own.jsonl")).open().log):
         log(step=np.int64(3), loss=np.float32(0.25))
