@@ -24,14 +24,8 @@ def reduction_of(hvd, name):
     return {"average": {}, "sum": {"op": hvd.Sum}, "predivide": divided}[name]
 
 
-SCRIPT = (
-    ["sparse"] * 3
-    + ["dense"] * 3
-    + ["fp16"] * 2
-    + ["sparse"] * 3
-    + ["fp16"] * 2
-    + ["sparse", "dense", "sparse"]
-)
+SCRIPT = 3 * ["sparse"] + 3 * ["dense"] + 2 * ["fp16"] + 3 * ["sparse"] + 2 * ["fp16"]
+SCRIPT += ["sparse", "dense", "sparse"]
 
 
 class Scripted:

@@ -1,5 +1,5 @@
-"""Laws of both frameworks: groups and plans change no bit, ``Compression.auto`` loses no entry and
-decides alike on all ranks, and steps are dense at high densities."""
+"""Laws of both frameworks: plans change no bit, ``Compression.auto`` loses no entry and decides
+alike on all ranks, and steps are dense at high densities."""
 
 from dataclasses import asdict
 from functools import partial
@@ -11,32 +11,11 @@ from _framework import NAME, fw
 from hvd_sparse.plan import measuring
 from hvd_sparse.plan.measuring import STEPS, WARMUP
 from hvd_sparse.plan.policy import WAYS
-from hvd_sparse.wire.message import overhead_bytes
-
-if NAME == "torch":
-    import torch
-    from torch import nn
 
 hvd = fw.hvd
 SHAPES = {"wide": (16, 40), "tall": (60, 5), "one": (30,)}
 cases = Cases()
-"""Cases of TensorFlow; PyTorch's groups and dense steps have other tests."""
-
-
-@cases
-def groups_get_the_same_bits_in_fewer_messages(name):
-    found, nbytes = [], []
-    for groups in (None, 1, 2, [["one", "wide"]]):
-        books = fw.Books(SHAPES, "ldte_bs", how={"groups": groups}, name=f"{name}.{len(found)}")
-        for step in range(6):
-            books.take_step(books.gradients(step))
-        nbytes.append(books.compressor.stats()["payload_bytes"])
-        found.append((fw.digest_of(books.applied.values()), books.digest()))
-        books.compressor.close()
-    assert books.alike([applied for applied, _ in found])
-    assert len(set(found)) == 1
-    spared = [(nbytes[0] - each) / (6 * overhead_bytes(0)) for each in nbytes]
-    assert spared == [0, 2, 1, 1], spared  # in 3, 1, 2 and 2 messages
+"""Cases of two or more ranks."""
 
 
 @cases
@@ -251,31 +230,18 @@ def planned_by_members(name, process_sets):
     """The ranks of a process set plan for themselves."""
     members, plan = process_sets["one_left_out"], None
     if hvd.size() == 1 or members.included():
-        plan = plan_of(name, members)
+        schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 100}
+        options = {"process_set": members, "schedule": schedule, "allow_dense": True}
+        how = {"process_set": members}
+        run = Run("topk", how=how, name=name, groups="planned", density=0.1, **options)
+        for step in range(ADOPTED_AT + 1):
+            run.take_planned_step(step)
+        plan, nbytes = run.plans[-1], run.compressor._policy.measurements.to_dict()["nbytes"]
+        run.compressor.close()
+        # Steps in the warm-up are dense, and the plan is for those behind it.
+        assert set(nbytes) == set(MORE_SHAPES) and 4 * 64 <= nbytes["wide"] <= 12 * 64, nbytes
     plans = [each for each in hvd.allgather_object(plan, name=f"{name}.plans") if each]
     assert plans and all(each == plans[0] for each in plans)
-
-
-def plan_of(name, members):
-    parameters = {key: nn.Parameter(torch.zeros(shape)) for key, shape in MORE_SHAPES.items()}
-    schedule = {"id": "dense_warmup", "value": 0.1, "warmup_steps": 100}
-    options = {"process_set": members, "schedule": schedule, "min_numel": 1, "compress_1d": True}
-    compressor = fw.Compression.topk(
-        parameters.items(), density=0.1, name=name, groups="planned", **options
-    )
-    optimizer = fw.optimizer_without_motion(
-        parameters, compressor, process_set=members, backward_passes_per_step=2
-    )
-    for step in range(2 * (ADOPTED_AT + 1)):
-        fw.give_gradients({p: torch.full(p.shape, 1.0 + hvd.rank()) for p in parameters.values()})
-        if step % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-    plan, nbytes = compressor.plan, compressor._policy.measurements.to_dict()["nbytes"]
-    compressor.close()
-    # Steps in the warm-up are dense, and the plan is for those behind it.
-    assert set(nbytes) == set(MORE_SHAPES) and 4 * 64 <= nbytes["wide"] <= 12 * 64, nbytes
-    return asdict(plan)
 
 
 def groups_are_given_and_planned_again(name):

@@ -48,10 +48,8 @@ def summed(array, name, process_set=hvd.global_process_set):
     return np.asarray(hvd.allreduce(wide, op=hvd.Sum, name=f"test.{name}", process_set=process_set))
 
 
-def variables_of(shapes, prefix="tensor", dtype=tf.float32):
-    return [
-        tf.Variable(tf.ones(shape, dtype), name=f"{prefix}{i}") for i, shape in enumerate(shapes)
-    ]
+def variables_of(shapes, dtype=tf.float32):
+    return [tf.Variable(tf.ones(shape, dtype), name=f"tensor{i}") for i, shape in enumerate(shapes)]
 
 
 def tape_gradients(loss, variables, compression, **options):

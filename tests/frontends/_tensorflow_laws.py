@@ -7,15 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import tensorflow as tf
 from _common import SCRIPT, SPARSE_ONLY, Cases, Scripted, caught
-from _keras_models import (
-    BATCHES,
-    RATE,
-    DistributedOptimizer,
-    fit,
-    go_on,
-    make_built_model,
-    weights_of,
-)
+from _keras_models import BATCHES, RATE, DistributedOptimizer, fit, go_on, make_built_model
 from _laws import AutoBooks
 from _tensorflow_cases import (
     Compression,
@@ -256,22 +248,6 @@ def dense_tensors_of_two_networks_count_once_a_step(name):
     take(traced()[:1])
     compressor.close()
     assert counted == [12, 12, 20, 32, 12], counted
-
-
-@IDENTITY
-def keras_optimizer_with_a_local_layer(name):
-    ends, compressor = [], None
-    for is_ours in (False, True):
-        model, compression = make_built_model(), hvd.Compression.none
-        if is_ours:
-            compression = compressor = dense(model.layers[1].trainable_variables, name)
-        optimizer = DistributedOptimizer(tf.keras.optimizers.SGD(RATE), compression=compression)
-        for variable in model.layers[0].trainable_variables:
-            optimizer.register_local_var(variable)
-        fit(model, optimizer)
-        ends.append(weights_of(model))
-    wrong = np.flatnonzero(np.abs(ends[0] - ends[1]) > 1e-5).tolist()
-    check(wrong, BATCHES * 2, compressor)
 
 
 def horovod_operations(traced):

@@ -129,22 +129,18 @@ def handed_over(name, model, optimizer, density=1.0, **options):
     compressor = Compression.topk(
         model.named_parameters(), density=density, name=name, optimizer=optimizer, **options
     )
-    chosen = {key: options[key] for key in ("process_set",) if key in options}
-    return compressor, distributed(name, model, optimizer, compressor, **chosen)
+    return compressor, distributed(name, model, optimizer, compressor)
 
 
 def in_a_set_of_one_rank(name, process_set):
-    ends = []
-    for hands_over in (False, True):
+    def program(wrap):
         model = network()
-        optimizer = nesterov(model)
-        if hands_over:
-            chosen = {"process_set": process_set, **SPARSE_ONLY}
-            compressor, optimizer = handed_over(name, model, optimizer, **chosen)
-        train(model, optimizer)
-        ends.append(flat_parameters(model))
-    compressor.close()
-    assert (ends[0] - ends[1]).abs().max() < 2e-5 * ends[0].abs().max()
+        train(model, wrap(model))
+        return model
+
+    members = {"process_set": process_set}
+    found = compare(name, program, make=nesterov, how=members, **members)
+    assert found.of_the_way < TOLERANCE, found.of_the_way
 
 
 @cases

@@ -233,15 +233,6 @@ cases["groups_of_compressed_and_dense_tensors"] = partial(
     steps=steps_of("0.weight", "2.weight"),
     dense_bytes=True,
 )
-# From two ranks on, dense moves no more bytes than half of the entries with their indices.
-
-
-@cases
-def half_density(name):
-    found = compare(name, train_tower, density=0.5, allow_dense=True)
-    (stats,) = found.stats
-    assert hvd.size() == 1 or found.apart <= TOLERANCE_ULPS * ULP["float32"], found.apart
-    return stats["dense_steps"]
 
 
 def data(step):

@@ -62,15 +62,10 @@ def test_ways_that_take_turns_are_judged_by_the_quotients_of_their_work(tmp_path
     assert all(f"| {what} | " in page for what, *_ in document["goals"])
 
 
-@pytest.fixture(scope="module")
-def journey(tmp_path_factory):
+def test_a_journey_judges_every_goal_and_follows_both_calls_of_a_tensor_into_the_kernels(tmp_path):
     if not {"torch", "tensorflow"} <= horovod_parts():
         pytest.skip("Horovod was built without a framework")
-    return run(tmp_path_factory.mktemp("journey"), "journey")[1:]
-
-
-def test_the_page_judges_every_goal(journey):
-    document, page = journey
+    _, document, page = run(tmp_path, "journey")
     judged = {(e["framework"], e["goal"]) for e in document["lines"] if e["goal"]}
     assert judged == {
         ("PyTorch", "≤ 60 calls in ≤ 15 files"),
@@ -78,10 +73,6 @@ def test_the_page_judges_every_goal(journey):
         ("TensorFlow", "≤ 60 calls in ≤ 18 files"),
     }
     assert page.count(" met |") + page.count(" missed |") == 3
-
-
-def test_both_calls_of_a_tensor_are_followed_into_the_kernels(journey):
-    document, page = journey
     files = {
         (e["framework"], e["what"].split(",")[0], e["part"]): {file for file, *_ in e["way"]}
         for e in document["ways"]
@@ -94,13 +85,10 @@ def test_both_calls_of_a_tensor_are_followed_into_the_kernels(journey):
     for seen in takes:
         assert any("kernels" in file for file in seen) is (seen is not dense)
     assert "torch/compressor.py: " in page
-
-
-def test_a_pair_is_the_sum_of_its_calls(journey):
     for what in ("compressed, alone", "dense"):
         lines = {
             line["part"]: line
-            for line in journey[0]["lines"]
+            for line in document["lines"]
             if line["framework"] == "PyTorch" and line["what"].startswith(what)
         }
         pair = lines["the pair"]

@@ -26,9 +26,6 @@ def name_of(world):
     return "-".join(map(str, world))
 
 
-in_worlds = pytest.mark.parametrize("world", WORLDS, ids=name_of)
-
-
 def outcome_in(world):
     ranks, controller, framework = world
     return launched("frontends/methods.py", ranks, controller, framework)
@@ -48,7 +45,7 @@ def test_a_method_gives_the_bits_of_the_core_on_every_rank(world, method):
     measured(outcome_in(world), method)
 
 
-@in_worlds
+@pytest.mark.parametrize("world", WORLDS, ids=name_of)
 def test_an_exchange_has_the_bits_of_threads_and_a_failed_step_leaves_no_trace(world):
     check_every_case(outcome_in(world))
 

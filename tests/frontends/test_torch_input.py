@@ -36,12 +36,14 @@ def refused(kind, *words, params=None, **options):
         assert word in str(caught.value)
 
 
-def test_parameters_without_names_or_shapes_are_refused():
+def test_parameters_without_names_or_shapes_or_floats_are_refused():
     refused(InvalidOption, "named_parameters()", params=model().parameters())
     used_up = model().named_parameters()
     dict(used_up)
     refused(InvalidOption, "named_parameters() again", params=used_up)
     refused(InvalidOption, "'weight' has no shape", params=nn.LazyLinear(3).named_parameters())
+    phases = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
+    refused(UnsupportedInput, "'phases'", "complex64", "leave it out", params=[("phases", phases)])
 
 
 def test_tied_weights_have_the_first_of_their_names():
@@ -50,11 +52,6 @@ def test_tied_weights_have_the_first_of_their_names():
     compressor = Compression.topk([*named, ("last", nn.Parameter(torch.zeros(3)))], density=0.1)
     assert [spec.key for spec in compressor.step.specs] == ["encoder.weight", "last"]
     compressor.close()
-
-
-def test_trained_tensors_that_are_no_floats_are_refused():
-    phases = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
-    refused(UnsupportedInput, "'phases'", "complex64", "leave it out", params=[("phases", phases)])
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64])
@@ -75,17 +72,12 @@ def test_tensors_that_are_no_floats_and_need_no_gradient_are_left_out(dtype):
     )
 
 
-def test_horovod_must_have_been_started(monkeypatch):
+def test_horovod_must_have_been_started_and_know_the_process_set(monkeypatch):
+    for process_set in ("all", hvd.ProcessSet([0])):
+        refused(InvalidOption, "process_set", process_set=process_set)
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"hvd\.init\(\)"):
         Compression.topk(model().named_parameters(), density=0.1)
-
-
-@pytest.mark.parametrize(
-    "process_set", ["all", hvd.ProcessSet([0])], ids=["text", "not registered"]
-)
-def test_process_sets_that_horovod_does_not_know_are_refused(process_set):
-    refused(InvalidOption, "process_set", process_set=process_set)
 
 
 def test_outside_of_the_process_set_a_loaded_state_leaves_schedulers_their_effect(monkeypatch):
@@ -106,22 +98,11 @@ def test_outside_of_the_process_set_a_loaded_state_leaves_schedulers_their_effec
     assert type(pickle.loads(pickle.dumps(optimizer))) is torch.optim.SGD
 
 
-def test_outside_of_a_second_process_set_the_first_compressor_keeps_the_optimizer(monkeypatch):
-    """As with a compressor for each of two process sets, made before both Horovod optimizers."""
-    named = list(model().named_parameters())
-    optimizer = torch.optim.Adam([parameter for _, parameter in named])
-    options = {"density": 0.1, "optimizer": optimizer}
-    monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set: True)
-    first = Compression.topk(named, name="first", **options)
-    monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set: False)
-    second = Compression.topk(named, name="second", **options)
-    assert isinstance(optimizer, Applying) and optimizer.hvd_sparse_compressor is first
-    first.close()
-    second.close()
-
-
 @pytest.mark.parametrize("members", [(True, False), (False, True)])
-def test_results_of_one_of_two_process_sets_are_not_clipped_by_the_other(monkeypatch, members):
+def test_of_two_process_sets_that_of_this_rank_keeps_the_optimizer_and_its_results_unclipped(
+    monkeypatch, members
+):
+    """Both compressors are made before the Horovod optimizers."""
     named = list(model().named_parameters())
     optimizer = torch.optim.SGD([parameter for _, parameter in named], lr=1.0)
     made = []
@@ -129,6 +110,8 @@ def test_results_of_one_of_two_process_sets_are_not_clipped_by_the_other(monkeyp
         monkeypatch.setattr(hvd.ProcessSet, "included", lambda process_set, is_in=is_member: is_in)
         options = {"optimizer": optimizer, "clip_grad_norm": 0.1}
         made.append(Compression.topk(named, density=0.1, name=str(is_member), **options))
+    assert isinstance(optimizer, Applying)
+    assert optimizer.hvd_sparse_compressor is made[members.index(True)]
     large = [torch.ones_like(parameter) for _, parameter in named]
     for (_, parameter), gradient in zip(named, large):
         parameter.grad = gradient.clone()

@@ -179,6 +179,8 @@ if __name__ == "__main__":
     }
     if ranks == 1:  # a single rank's optimizer calls its compressor only then
         os.environ["HOROVOD_ELASTIC"] = "1"
+    if ranks > 1:
+        cases |= _laws.cases
     if ranks == 2:
         alone = partial(_torch_optimizers.in_a_set_of_one_rank, process_set=some)
         cases |= {**_torch_optimizers.cases, "in_a_set_of_one_rank": alone}

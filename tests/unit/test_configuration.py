@@ -164,8 +164,6 @@ def test_a_named_method_is_the_preset_of_its_parts_of_which_the_codec_may_be_ano
         ({}, "float64", 0.25, 6, True),
         ({"codec": "block16"}, "float32", 0.25, 8, True),
         ({"codec": "block16"}, "float32", 0.25, 7, False),
-        ({"codec": "bitmap"}, "float32", 0.25, 8, True),
-        ({"codec": "bitmap"}, "float32", 0.25, 7, False),
         ({"codec": "sign_mean"}, "float32", 0.25, 15, False),
         ({"codec": {"id": "auto", "values": "float32"}}, "float64", 0.25, 7, False),
         ({"codec": {"id": "auto", "values": "float32"}}, "float64", 0.25, 8, True),
@@ -323,7 +321,6 @@ def test_options_that_no_part_could_keep_are_refused_by_name(registry, id, name)
         (["a", "b", "a"], "two tensors are called 'a': give every tensor a name of its own"),
         (["a", ""], "tensor number 1 has the name '': give every tensor a non-empty string"),
         ([None], "tensor number 0 has the name None"),
-        (["a", "b", 3], "tensor number 2 has the name 3"),
     ],
 )
 def test_duplicate_and_missing_names_are_refused(keys, words):

@@ -124,11 +124,6 @@ def test_a_configuration_with_a_rule_comes_back_equal_from_json(density):
     assert again.for_tensors(SPECS).rule.table == BY_NAME
 
 
-def test_a_function_is_told_as_what_it_is_until_the_tensors_are_known():
-    with pytest.raises(InvalidOption, match=r"the function <function by_shape.*named tensors"):
-        configure(density=by_shape).describe()
-
-
 def test_ranks_that_differ_are_told_tensor_and_values():
     def script(collective):
         fc = 0.1 if collective.rank == 0 else 0.2
@@ -161,7 +156,9 @@ def test_a_group_sends_as_many_entries_as_its_tensors_ask_for_together():
     assert np.count_nonzero(applied) > report["entries_sent"] / 2
 
 
-def test_a_selector_with_a_rule_says_that_a_tensor_must_settle_it():
+def test_a_function_and_a_selector_with_a_rule_say_that_tensors_must_settle_them():
+    with pytest.raises(InvalidOption, match=r"the function <function by_shape.*named tensors"):
+        configure(density=by_shape).describe()
     selector = configure(density=RULE).selector
     with pytest.raises(InvalidOption, match="TopK is a rule for several tensors: call at_density"):
         selector.select(np.ones(9, np.float32))
@@ -263,7 +260,6 @@ def test_a_schedule_ends_at_what_was_measured():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"exchange": "oktopk"}, "exchange='allgather'"),
         ({"exchange": "auto"}, "exchange='allgather'"),
         ({"groups": "planned"}, "leave groups out"),
         ({"select_over": "group"}, "select_over='tensor'"),

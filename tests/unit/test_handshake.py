@@ -32,8 +32,6 @@ def shake(world, odd_one_out):
 
 DIFFERENCES = {
     "another density": (document(configure(density=0.5)), '"density": 0.5'),
-    "another selector": (document(configure("ldte_bs")), '"id": "ldte_bs"'),
-    "another option": (document(configure(rollback=False)), '"rollback": false'),
     "an extra tensor": (document(specs=tensors((4, 3), (5,), (2, 2))), "t2 [2, 2] float32"),
     "a tensor less": (document(specs=tensors((4, 3))), "t1 [5] float32"),
     "another shape": (document(specs=tensors((4, 4), (5,))), "t0 [4, 4] float32"),

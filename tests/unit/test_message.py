@@ -34,14 +34,11 @@ def frame(count):
     return CODEC.encode(selection_of(range(count), 10))
 
 
-def test_long_errors_are_cut_and_stay_readable_even_within_a_letter():
+def test_long_errors_are_cut_even_within_a_letter_and_those_with_a_path_that_is_no_unicode_arrive():
     text = "ä" * ERROR_TEXT_LIMIT + "end"
     (message,) = split_messages(write_error(0, 0, 0, "x" + text), range(1))
     assert message.error.startswith("xää")
     assert len(message.error.encode()) <= ERROR_TEXT_LIMIT + 3
-
-
-def test_an_error_with_a_path_that_is_no_unicode_reaches_the_other_ranks():
     text = f"no such file: {os.fsdecode(b'caf' + bytes([0xE9]))}"  # an undecodable byte
     (message,) = split_messages(write_error(0, 0, 0, text), range(1))
     assert message.error == r"no such file: caf\udce9"
