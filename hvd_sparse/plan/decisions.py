@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
@@ -146,7 +147,6 @@ def _apart_where_needed(
     return found
 
 
-@dataclass(frozen=True, eq=False)
 class Instance:
     """The planning problem: layers in backward order, and the costs of groups, as in shi2020mgs.
 
@@ -162,16 +162,14 @@ class Instance:
     group_s : constant seconds of selecting from a group, if a group is one vector
     """
 
-    layer_s: np.ndarray
-    nbytes: np.ndarray
-    wire: Line
-    group_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("layer_s", "nbytes"):
-            values = np.asarray(getattr(self, name), np.float64)
-            object.__setattr__(self, name, values)
-            object.__setattr__(self, f"_{name}", np.concatenate([[0.0], np.cumsum(values)]))
+    def __init__(
+        self, layer_s: ArrayLike, nbytes: ArrayLike, wire: Line, group_s: float = 0.0
+    ) -> None:
+        self.layer_s, self.nbytes = np.asarray(layer_s, np.float64), np.asarray(nbytes, np.float64)
+        self.wire, self.group_s = wire, group_s
+        self._layer_sums, self._byte_sums = (
+            np.concatenate([[0.0], np.cumsum(each)]) for each in (self.layer_s, self.nbytes)
+        )
 
     @property
     def size(self) -> int:
@@ -179,14 +177,10 @@ class Instance:
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
         """Return the seconds of backward pass, selecting and encoding of layers [start, stop)."""
-        return self._between("_layer_s", start, stop) + self.group_s
+        return self._layer_sums[stop] - self._layer_sums[start] + self.group_s
 
     def wire_s(self, start: Numbers, stop: Numbers) -> Numbers:
-        return self.wire(self._between("_nbytes", start, stop))
-
-    def _between(self, name: str, start: Numbers, stop: Numbers) -> Numbers:
-        prefix = getattr(self, name)
-        return prefix[stop] - prefix[start]
+        return self.wire(self._byte_sums[stop] - self._byte_sums[start])
 
 
 def end_s(instance: Instance, plan: Sequence[int]) -> float:
