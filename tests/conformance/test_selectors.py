@@ -62,6 +62,14 @@ def test_selected_places_depend_on_nothing_that_the_selector_ignores(case):
 
 
 @selectors
+@densities
+def test_searches_of_smooth_distributions_converge(case, density):
+    selector = case.create(SELECTORS, density=density)
+    if hasattr(selector, "max_passes"):
+        selector_checks.check_searches_converge(selector, selector.max_passes)
+
+
+@selectors
 def test_selecting_twice_gives_the_same_bits(case):
     for name in ALL:
         first, second = select(case, 0.1, draw(name, 500)), select(case, 0.1, draw(name, 500))
