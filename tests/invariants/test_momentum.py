@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import worlds
 from conformance.exchange_checks import run_steps
-from conformance.memory_checks import make_step, residual_of
+from conformance.memory_checks import every_nth, make_step, residual_of
 from distributions import draw
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,13 +33,9 @@ def gradient(parameter, step):
     return draw("normal", NUMEL, "float64", step) + 0.3 * parameter
 
 
-def everything(x):
-    return Selection(np.arange(x.size, dtype=np.uint32), x.copy(), x.size)
-
-
 def sent_sparse(state, given, parameter):
     accumulated = state.compensate(given, reference).vector
-    selection = everything(accumulated)
+    selection = every_nth(accumulated, 1)
     state.update(selection, True)
     return state.finish(selection.values, parameter, True, reference)
 
@@ -79,16 +75,14 @@ def sgd(settings, nesterov):
 
 @nesterov_or_not
 @decays
-@pytest.mark.parametrize("send", [sent_sparse, sent_dense, never_compressed])
-def test_without_masking_sending_everything_is_momentum_sgd(send, nesterov, weight_decay):
-    got = corrected(send, nesterov=nesterov, weight_decay=weight_decay, masking=False)
+@pytest.mark.parametrize(
+    ("send", "masking"),
+    [(sent_sparse, False), (sent_dense, False), (sent_dense, True), (never_compressed, False)],
+)
+def test_without_masking_sending_everything_is_momentum_sgd(send, masking, nesterov, weight_decay):
+    """Dense steps keep the velocity even with masking."""
+    got = corrected(send, nesterov=nesterov, weight_decay=weight_decay, masking=masking)
     np.testing.assert_allclose(got, sgd([(MOMENTUM, weight_decay)] * STEPS, nesterov), rtol=1e-6)
-
-
-@nesterov_or_not
-def test_dense_steps_keep_the_velocity_even_with_masking(nesterov):
-    got = corrected(sent_dense, nesterov=nesterov)
-    np.testing.assert_allclose(got, sgd([(MOMENTUM, 0.0)] * STEPS, nesterov), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ OPTIONS = {"beta1": BETA1, "beta2": BETA2, "epsilon": EPSILON}
 SHAPE, MOMENTUM = (12, 5), 0.9
 SPEC = TensorSpec("t", SHAPE, "float64")
 MUON = {"id": "muon_correction", "momentum": MOMENTUM}
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 averages = pytest.mark.parametrize("is_average", [True, False], ids=["average", "sum"])
 
@@ -41,7 +40,7 @@ def update_of(gradients, *, nesterov=True, shape=SHAPE, scale=None):
     u = (1 - MOMENTUM) * gradients[-1] + MOMENTUM * m if nesterov else m
     left, values, right = np.linalg.svd(u.reshape(shape), full_matrices=False)
     values /= np.sqrt((values**2).sum()) + 1e-7
-    a, b, c = COEFFICIENTS
+    a, b, c = 3.4445, -4.7750, 2.0315
     for _ in range(5):
         values = a * values + b * values**3 + c * values**5
     scale = 0.2 * np.sqrt(max(shape)) if scale is None else scale

@@ -14,19 +14,12 @@ from hvd_sparse.selectors.ldte import laplace_threshold
 from hvd_sparse.selectors.sidco import tail_quantile, upper_tail
 
 
-def dropped(selection, x):
-    """|x - C(x)|^2."""
-    rest = x.copy()
-    rest[selection.indices] -= selection.values
-    return squares(rest)
-
-
 @pytest.mark.parametrize("name", ["normal", "laplace", "student_t3", "uniform"])
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.5])
 def test_bell_shaped_data_leaves_at_most_the_square(name, density):
     x = draw(name, 100_000, "float64")
-    selection = SELECTORS.create("topk", density=density).select(x)
-    assert dropped(selection, x) <= (1 - density) ** 2 * squares(x) * 1.001
+    left = np.delete(x, SELECTORS.create("topk", density=density).select(x).indices)
+    assert squares(left) <= (1 - density) ** 2 * squares(x) * 1.001
 
 
 @pytest.mark.parametrize("name", ["normal", "lognormal", "one_spike"])

@@ -40,7 +40,6 @@ def test_every_method_with_a_residual_takes_the_optimizers_memory(method, handov
         ("signsgd", {}),
         ("scalecom", {"density": 0.1, "beta": 0.5}),
         ("topk", {"density": 0.1, "memory": "error_feedback"}),
-        ("topk", {"density": 0.1, "memory": "adam_correction"}),
     ],
 )
 def test_a_memory_that_cannot_do_the_optimizers_work_is_refused_with_the_remedy(method, options):

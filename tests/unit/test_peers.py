@@ -11,14 +11,11 @@ BANDS = {"torch.topk": (1, 1), "DGC, sampled threshold": (0.8, 1), "Gaussian-k":
 """Counts over k on a normal vector, for which the rules are made."""
 
 
-def drawn(numel=200_000):
-    return torch.from_numpy(np.random.default_rng(3).standard_normal(numel).astype(np.float32))
-
-
 @pytest.mark.parametrize("density", [0.001, 0.01])
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_sends_as_many_entries_as_its_paper_says(name, density):
-    x = drawn()
+    drawn = np.random.default_rng(3).standard_normal(200_000)
+    x = torch.from_numpy(drawn.astype(np.float32))
     k = int(x.numel() * density)
     indices = PEERS[name]().choose(x, k)
     low, high = BANDS[name]

@@ -38,25 +38,10 @@ def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
         SELECTORS.create(typed, density=0.1)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "option 'size' is missing"),
-        ({"size": 1, "color": "red"}, "unknown option 'color'"),
-        ({"color": "red"}, "unknown option 'color', option 'size' is missing"),
-    ],
-)
-def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets, options, words):
-    with pytest.raises(InvalidOption, match=f"'gadget': {words}; its options: size, colour, range"):
-        gadgets.create("gadget", **options)
-
-
-def test_resolve_takes_an_id_a_mapping_or_a_part(gadgets):
-    gadget = Gadget(3)
-    assert gadgets.resolve(gadget) is gadget
-    assert gadgets.resolve({"id": "gadget", "size": 3}) == gadget
-    with pytest.raises(InvalidOption, match="'size' is missing"):
-        gadgets.resolve("gadget")
+def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets):
+    words = "unknown option 'color', option 'size' is missing; its options: size, colour, range"
+    with pytest.raises(InvalidOption, match=f"'gadget': {words}"):
+        gadgets.create("gadget", color="red")
 
 
 def test_resolve_refuses_what_is_no_part_or_one_of_another_registry(gadgets):

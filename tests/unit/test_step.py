@@ -27,9 +27,6 @@ from hvd_sparse.step.records import joined
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
 
-IN_TWO_PHASES = configure(exchange="shared_index")
-ORDERS = [(0, 1, 2), (2, 1, 0), (1, 0, 2)]
-
 
 def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_order_of_gradients():
     """MPI tells blocking collectives apart by nothing but their order."""
@@ -43,8 +40,8 @@ def test_exchanges_are_finished_in_the_same_order_on_every_rank_whatever_the_ord
             pending.wait = lambda limit_s: (waited.append((kind, arguments[-1])), wait(limit_s))[1]
             return pending
 
-        session = start(worlds.Around(collective, watch), IN_TWO_PHASES)
-        given, order = gradients(collective, 0), ORDERS[collective.rank]
+        session = start(worlds.Around(collective, watch), configure(exchange="shared_index"))
+        given, order = gradients(collective, 0), ((0, 1, 2), (2, 1, 0), (1, 0, 2))[collective.rank]
         waiting = start_exchange(session, order, given)
         waited.clear()
         results = {p: session.driver.decompress(*waiting[p]).tobytes() for p in order}

@@ -130,18 +130,14 @@ def test_between_records_and_after_the_end_nothing_is_measured(ends):
     assert worlds.run(1, train) == [[*first, (False, False)]]
 
 
-def documented_fields():
+def test_every_field_is_told_and_explained():
     docs = Path(__file__).parents[2] / "docs"
     page = (docs / "guide" / "watching.md").read_text(encoding="utf-8")
     _, _, table = page.partition("| field | meaning; None if unknown |\n")
     rows = table.partition("\n\n")[0].splitlines()[1:]
-    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-
-
-def test_every_field_is_told_and_explained():
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     specs = [TensorSpec("a, b: c", (20, 5), "float32"), *SPECS]
     heard, _ = records_of(specs=specs)
-    documented = documented_fields()
     for each in heard:
         for values in (each["total"], *each["tensors"].values()):
             assert set(values) == documented

@@ -47,8 +47,6 @@ PUBLISHED = {
     },
 }
 GIVEN = {"scalecom": {"warmup_steps": 30}}
-
-
 DEFINED = {"topk": "selector", "mgs": "select_over", "dgc": "memory"}
 DEFINED |= {"gtopk": "exchange", "oktopk": "exchange"}
 
@@ -124,19 +122,6 @@ def test_what_is_no_option_is_refused(text):
 def test_an_unknown_method_is_refused_with_the_nearest():
     with pytest.raises(UnknownName, match=r"'ldtebs' \(did you mean 'ldte_bs'\?\)"):
         read_method("ldtebs,variant=paper")
-
-
-def test_spelled_options_come_before_those_of_the_program():
-    spelled = read_method("gaussian_k,variant=paper,density=0.5,min_numel=3")
-    selector = {"id": "gaussian_k", "density": 0.5, "variant": "paper"}
-    expected = Configuration.create(selector=selector, min_numel=3)
-    assert spelled.create(Made, "p", density=0.01).configuration == expected
-
-
-def test_it_is_known_which_methods_are_told_a_density():
-    methods = ("ldte_bs", "dgc", "strom", "ef_sign")
-    takes = [read_method(method).takes_density for method in methods]
-    assert takes == [True, True, False, False]
 
 
 def test_the_signs_of_redsync_take_turns_and_are_sent_as_their_mean():
