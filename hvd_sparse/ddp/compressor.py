@@ -219,9 +219,10 @@ class DdpCompressor(ParameterCompressor):
         # First those that no rank has used. Sums of a whole bucket are written together, but with
         # gradient_as_bucket_view, these gradients keep their content, perhaps an earlier result.
         for ticket, gradient, reduced, used in tensors:
-            position = ticket.position
-            if used or position is None:
+            if used:
                 continue
+            position = ticket.position
+            assert position is not None
             if ticket.bucket is not None:
                 self._driver.decompress(reduced, ticket, is_dropped=True)
             self.step.transactions.drop(position, ticket.run)

@@ -152,18 +152,18 @@ class LocalSteps(LocalStepsBase):
             an outer momentum, or a compressor with a state
         RankMismatch : the state has another configuration
         """
+        if bool(state["velocities"]) != bool(self._velocities):
+            raise InvalidOption(
+                f"this state has {len(state['velocities'])} velocities, and outer_momentum is "
+                f"{self._momentum}: make LocalSteps with the outer_momentum of the run that saved "
+                "the state"
+            )
         shapes = [tuple(anchor.shape) for anchor in self._anchors]
         saved = [anchor.shape for anchor in state["anchors"]]
         if saved != shapes:
             raise InvalidOption(
                 f"this state has anchors of the shapes {saved}, but the variables have {shapes}: "
                 "load the state into the same model"
-            )
-        if bool(state["velocities"]) != bool(self._velocities):
-            raise InvalidOption(
-                f"this state has {len(state['velocities'])} velocities, and outer_momentum is "
-                f"{self._momentum}: make LocalSteps with the outer_momentum of the run that saved "
-                "the state"
             )
         self._load_compressor(state["compressor"])
         self.taken = state["taken"]

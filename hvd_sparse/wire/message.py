@@ -186,9 +186,9 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
         raise CorruptPayload(
             "a message's checksum does not match its header: it was altered on its way"
         )
-    flagged = struct.unpack_from(f"<{members}I", head, _HEAD.size)
+    flagged = np.frombuffer(head, "<u4", members, _HEAD.size)
     # Remove the flags of members without a frame.
-    positions = [each % WITHOUT_FRAME for each in flagged]
+    positions = (flagged % WITHOUT_FRAME).tolist()
     # Frames follow in the order of the positions, so this order must be the same on all ranks.
     if positions != sorted(set(positions)):
         raise CorruptPayload("the members of a message do not ascend")
@@ -196,7 +196,7 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     if kind == ERROR:
         return Message(rank, step, configuration, (), {}, _read_error(body)), total
     frames, offset = {}, 0
-    for position in (each for each in flagged if each < WITHOUT_FRAME):
+    for position in flagged[flagged < WITHOUT_FRAME].tolist():
         *_others, body_bytes, _, _ = read_header(body, offset)
         end = offset + HEADER_BYTES + body_bytes
         frames[position] = body[offset:end]

@@ -294,8 +294,9 @@ def test_a_pass_that_does_not_use_a_parameter_keeps_its_result_of_an_earlier_pas
             handle = register(model, "topk", **{**OPTIONS, "density": 1.0})
         for task in ("first", "second"):
             model(torch.ones(2, 8), task).sum().backward()
-            kept = handle.step.transactions._run.buckets.values()
-            assert not any(bucket.sending for bucket in kept)
+            if is_ours:
+                kept = handle.step.transactions._run.buckets.values()
+                assert kept and not any(bucket.sending for bucket in kept)
         ends.append([parameter.grad.clone() for parameter in model.parameters()])
     torch.testing.assert_close(*ends)
     assert all(gradient.any() for gradient in ends[0])

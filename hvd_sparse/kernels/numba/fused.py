@@ -217,8 +217,8 @@ def _add_and_take_segment(past_caches, is_crowded, *arguments):  # type: ignore[
 @njit
 def _go_past_caches(residual, out, start):  # type: ignore[no-untyped-def]
     """Return whether to write ``out`` past the caches, which means without first reading its cache
-    lines. This is so if ``out`` is aligned at ``start``, large, and not the
-    residual itself, whose lines are in the caches already."""
+    lines. This is so if ``out`` is aligned at ``start``, large, and not the residual itself, whose
+    lines are in the caches already."""
     place = out.ctypes.data
     is_line = (place + start * out.itemsize) % 64 == 0
     return is_line and place != residual.ctypes.data and out.size * out.itemsize >= LARGE_BYTES
