@@ -67,7 +67,7 @@ def check_found(selector, x, kernels=reference, warm=None):
     if selector.is_by_magnitude:
         check_count(selector, x, found, warm)
         check_nothing_larger_is_left(x, found)
-    assert found.passes <= most_passes(selector), "more passes than in PASSES"
+    assert found.passes <= most_passes(selector), "more passes than the limit in PASSES"
     assert found.threshold is None or found.threshold >= 0.0
     return context.was_asked
 
