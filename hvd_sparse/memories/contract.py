@@ -108,6 +108,8 @@ class MemoryState:
     is_average : the ranks' gradients are averaged, not summed
     density : density of the step: 1 if it runs dense, None if the method has no density
     gain : factor by which the ranks' sum of this step is multiplied, 1 if the step runs dense
+    release : the parts of the selected entries to send in this step, set by ``prepare``; None to
+        send whole entries
     settings : the optimizer's settings that must be equal on all ranks, as text
     reads_parameter : ``finish`` reads the parameter's value
     """
@@ -117,6 +119,7 @@ class MemoryState:
     is_average = True
     density: float | None = None
     gain = 1.0
+    release: Release | None = None
     settings = ""
     reads_parameter = False
 
@@ -141,12 +144,6 @@ class MemoryState:
     def tune(self, *args: Value, **settings: Value) -> None:
         """Take the learning rate, the momentum and other settings from the optimizer. Called only
         for memories with ``Memory.finishes``."""
-
-    @property
-    def release(self) -> Release | None:
-        """The parts of the selected entries to send in this step; None to send whole entries. Valid
-        after ``compensate``."""
-        return None
 
     def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         """Keep the part of the accumulated vector that was not sent.

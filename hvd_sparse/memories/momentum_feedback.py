@@ -128,8 +128,11 @@ class MomentumFeedbackState(VelocityState):
 
     def prepare(self, gradient: np.ndarray, kernels: Kernels, aim: Aim | None = None) -> Prepared:
         self._cross()
-        if self._sends_parts and not self._sent_in.size:
-            self._sent_in = np.full(self.residual.old.size, -1, self.residual.old.dtype)
+        self.release = None
+        if self._options.momentum > 0 and self.density != 1.0:
+            if not self._sent_in.size:
+                self._sent_in = np.full(self.residual.old.size, -1, self.residual.old.dtype)
+            self.release = Release(self._sent_in, self.step, shares_of(self._options.momentum))
         return super().prepare(gradient, kernels, aim)
 
     def _cross(self) -> None:
@@ -164,16 +167,6 @@ class MomentumFeedbackState(VelocityState):
             self.velocity.old[:] = self.velocity.old.copy() + velocity
         else:
             self.residual.old[:] = self.residual.old.copy() + velocity * self._ahead
-
-    @property
-    def release(self) -> Release | None:
-        if not self._sends_parts:
-            return None
-        return Release(self._sent_in, self.step, shares_of(self._options.momentum))
-
-    @property
-    def _sends_parts(self) -> bool:
-        return self._options.momentum > 0 and self.density != 1.0
 
     def update(self, sent: Selection, is_exact: bool, is_taken: bool = False) -> None:
         super().update(sent, is_exact, is_taken)

@@ -109,8 +109,9 @@ class Receiver:
         else:
             most = self._sum(ticket, report.factor)
             is_summed = most is not None
+            assert ticket.out is not None
             # Otherwise the array would live as long as the ticket.
-            result, ticket.out = self._place(ticket), None
+            result, ticket.out = ticket.out, None
         # Under the lock, because another tensor's thread may roll the step back.
         with self.transactions.lock:
             # Otherwise ticket and bucket would refer to each other, until Python's collector of
@@ -135,20 +136,21 @@ class Receiver:
         if arrival is None:  # a later step has discarded the exchange
             names = " or ".join(repr(self.specs[i].key) for i in bucket.members)
             raise compressed_again(names)
-        if not arrival.is_finite:
-            return None
         with self.transactions.lock:  # tensors of a bucket may come in several threads
             if bucket.summed is None:
                 bucket.summed = factor, self._sum_together(bucket, factor)
             used, bounds = bucket.summed
             most = bounds.pop(ticket.position, None)
+        if not arrival.is_finite:
+            return None
         if most is not None and used == factor:
             return most
         if self.finishes:
             factor *= state.memory.gain
         spans, spec = self.pipeline.spans, state.spec
         began_s = spans.now()
-        given = spec, ticket.parts.codec, arrival.parts, self._place(ticket), factor
+        assert ticket.out is not None
+        given = spec, ticket.parts.codec, arrival.parts, ticket.out, factor
         try:
             most = write_sum(given, self.pipeline.kernels)
         except NonFiniteGradient:
@@ -156,32 +158,27 @@ class Receiver:
         spans.tell("decode", (spec.key,), began_s)
         return most
 
-    def _place(self, ticket: TensorStep) -> np.ndarray:
-        if ticket.out is None:
-            spec = ticket.state.spec
-            ticket.out = aligned_empty(spec.numel, spec.accumulator)
-        return ticket.out
-
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
-        """Write the sums of a bucket's tensors in one call. Return upper bounds of their
-        magnitudes, by position. All sums are multiplied by ``factor``, which was read from the
-        bucket's first carrier. Three kinds of sums are left to ``_sum``: those whose own carrier
-        has another factor, those that may overflow, and, while spans are recorded, those of tensors
-        on the host."""
+        """Write the sums of a bucket's tensors in one call, to arrays that are allocated if the
+        tickets have none. Return upper bounds of the sums' magnitudes, by position. All sums are
+        multiplied by ``factor``, which was read from the bucket's first carrier. Three kinds of
+        sums are left to ``_sum``: those whose own carrier has another factor, those that may
+        overflow, and, while spans are recorded, those of tensors on the host."""
         pipeline, sums = self.pipeline, dict[int, Sum]()
         surplus: list[tuple[np.ndarray, Selection]] = []
         for position, ticket in bucket.sending.items():
+            spec, out = ticket.state.spec, ticket.out
+            if out is None:
+                out = ticket.out = aligned_empty(spec.numel, spec.accumulator)
             arrival, sent = bucket.arrivals.get(position), ticket.outgoing
             if arrival is None or not arrival.is_finite or sent is None:
                 continue
             # Not if the step was rolled back, because the next step uses its vector again.
             if sent.surplus is not None and self.transactions.is_current(position, ticket.run):
                 surplus.append(sent.surplus)
-            state = ticket.state
-            out = self._place(ticket) if ticket.out is None else ticket.out
-            own = factor * state.memory.gain if self.finishes else factor
+            own = factor * ticket.state.memory.gain if self.finishes else factor
             if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
-                sums[position] = state.spec, ticket.parts.codec, arrival.parts, out, own
+                sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
         return _write_sums(sums, surplus, pipeline.kernels)
 
     def finish_dense(

@@ -76,7 +76,9 @@ class OutgoingRows:
             self._releases.append(release)
             sent_in, step, shares = release
             released = address(sent_in), address(shares), shares.size, step
-        vectors, numbers = operands(given.direction, spec.accumulator)
+        vectors, numbers = (), ()  # type: tuple[np.ndarray, ...], tuple[float | np.floating, ...]
+        if given.direction is not None:
+            vectors, numbers = operands(given.direction, spec.accumulator)
         move = len(vectors) + len(numbers)
         vectors = given.gradient, given.residual, given.out, *vectors
         self._rows.append(

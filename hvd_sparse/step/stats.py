@@ -41,7 +41,7 @@ class Stats:
     def __init__(
         self, lock: AbstractContextManager[bool], uncommitted: Callable[[], Iterable[Sent]]
     ) -> None:
-        self.committed: list[Sent] = []
+        self.committed: list[Sent | None] = []
         self._uncommitted = uncommitted
         self.bytes: Counter[str] = Counter()
         self.received_bytes = 0
@@ -60,7 +60,7 @@ class Stats:
     def settle(self) -> None:
         with self._lock:
             committed, self.committed = self.committed, []
-            _add(self._tensors, committed)
+            _add(self._tensors, filter(None, committed))
 
     def count_bytes(self, kind: str, nbytes: int) -> None:
         """Count bytes sent in a collective; ``kind`` is "payload", "carrier" or "dense"."""

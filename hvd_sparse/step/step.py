@@ -417,16 +417,8 @@ class Step(Receiver):
                         ticket.fetch()
                     break
         self._send_rows(bucket, begun)
-
-        def select(ticket: TensorStep) -> None:
-            gradient, accumulated = ticket.fetch(), ticket.accumulated
-            ticket.gradient = ticket.accumulated = None
-            ticket.outgoing = self.pipeline.send(
-                ticket.state, gradient, dense=False, parts=ticket.parts, accumulated=accumulated
-            )
-
         left = [
-            partial(self._attempt, bucket, ticket, select)
+            partial(self._send_alone, bucket, ticket)
             for ticket in begun
             if ticket.outgoing is None and ticket.error is None
         ]
@@ -439,7 +431,13 @@ class Step(Receiver):
     def _send_rows(self, bucket: BucketRun, begun: list[TensorStep]) -> None:
         rows = OutgoingRows(self.pipeline)
         for ticket in begun:
-            self._attempt(bucket, ticket, rows.add)
+            try:
+                if not self.transactions.is_current(ticket.position, ticket.run):
+                    left = SparseError(f"the next step of {ticket.key!r} began before this ended")
+                    raise ticket.run.failure or left
+                rows.add(ticket)
+            except Exception as error:
+                self._note(bucket, ticket, error)
         try:
             rows.send()
         except Exception as error:  # no memory for the frames
@@ -447,14 +445,13 @@ class Step(Receiver):
                 if ticket.outgoing is None and ticket.error is None:
                     self._note(bucket, ticket, error)
 
-    def _attempt(
-        self, bucket: BucketRun, ticket: TensorStep, work: Callable[[TensorStep], None]
-    ) -> None:
+    def _send_alone(self, bucket: BucketRun, ticket: TensorStep) -> None:
         try:
-            if not self.transactions.is_current(ticket.position, ticket.run):
-                left = SparseError(f"the next step of {ticket.key!r} began before this ended")
-                raise ticket.run.failure or left
-            work(ticket)
+            gradient, accumulated = ticket.fetch(), ticket.accumulated
+            ticket.gradient = ticket.accumulated = None
+            ticket.outgoing = self.pipeline.send(
+                ticket.state, gradient, dense=False, parts=ticket.parts, accumulated=accumulated
+            )
         except Exception as error:
             self._note(bucket, ticket, error)
 

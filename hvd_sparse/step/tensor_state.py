@@ -93,7 +93,8 @@ class TensorState:
         # In steps in which another rank selects, ``commit`` must keep the restored values.
         self._settle()
 
-    def commit(self) -> None:
+    def commit(self) -> Sent | None:
+        """Keep the new versions. Return what the step has sent, for the counters."""
         self.memory.commit()
         # After the commit, because only then is the new version the residual.
         if self._returned is not None:
@@ -102,6 +103,8 @@ class TensorState:
         self.threshold, self.memo, self.selected_in = self._new
         self.exchange_memo = self._new_exchange_memo
         self.steps += 1
+        counted, self.counted = self.counted, None
+        return counted
 
     def roll_back(self) -> None:
         self.memory.roll_back()

@@ -58,7 +58,7 @@ class Transactions:
         if state is None or last is None or last.failure is not None or last.nonfinite:
             state = self.state_of(position)
         elif position in last.completed:
-            self._commit(state)
+            self.stats.committed.append(state.commit())
         else:
             state.roll_back()
         self._staged_by[position] = run
@@ -115,7 +115,7 @@ class Transactions:
             for position in positions & run.completed:
                 if self._staged_by.get(position) is run:
                     del self._staged_by[position]
-                    self._commit(self._states[position])
+                    self.stats.committed.append(self._states[position].commit())
 
     def give_up(self, position: int) -> bool:
         """Mark a tensor's last step to be rolled back when the next step begins. Return False if
@@ -126,12 +126,6 @@ class Transactions:
                 return False
             run.completed.discard(position)
             return True
-
-    def _commit(self, state: TensorState) -> None:
-        if state.counted is not None:
-            self.stats.committed.append(state.counted)
-            state.counted = None
-        state.commit()
 
     def _uncommitted(self) -> list[Sent]:
         """Return, for the counters, the last steps of the tensors that are to be committed."""
@@ -148,7 +142,7 @@ class Transactions:
             return
         # If another tensor of the step has failed, a completed tensor is rolled back too.
         if run.keeps(position):
-            self._commit(self._states[position])
+            self.stats.committed.append(self._states[position].commit())
         else:
             self._states[position].roll_back()
 

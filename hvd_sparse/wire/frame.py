@@ -49,6 +49,8 @@ HEADER_BYTES = 32
 _HEADER = struct.Struct("<2sBBBBHIIQII")
 _CHECKED = struct.Struct("<2sBBBBHIIQ")
 _CHECKSUM = struct.Struct("<I4x")
+body_bytes_at = struct.Struct("<16xQ").unpack_from
+"""Return, as a tuple, the number of bytes that the header at an offset of a buffer announces."""
 
 VALUE_TYPES: dict[int, np.dtype] = {1: np.dtype("<f4"), 2: np.dtype("<f8")}
 VALUE_NUMBERS = {dtype: number for number, dtype in VALUE_TYPES.items()}
@@ -122,18 +124,15 @@ def frame_head(codec: Coding, value_type: np.dtype) -> int:
     return int.from_bytes(header[:8], "little")
 
 
-def read_header(buffer: np.ndarray, offset: int = 0) -> tuple[int, ...]:
-    """Return all fields of the header that starts at an offset of a contiguous buffer, in their
-    order. The checksum is not compared. Raises CorruptPayload if the frame is truncated, or if no
-    frame starts there."""
-    left = buffer.size - offset
-    if left < HEADER_BYTES:
+def read_header(buffer: np.ndarray) -> tuple[int, ...]:
+    """Return all fields of the header at the start of a contiguous buffer, in their order. The
+    checksum is not compared. Raises CorruptPayload if the frame is truncated, or if no frame starts
+    there."""
+    if buffer.size < HEADER_BYTES:
         raise CorruptPayload(
-            f"a payload of {left} bytes is shorter than its {HEADER_BYTES}-byte header"
+            f"a payload of {buffer.size} bytes is shorter than its {HEADER_BYTES}-byte header"
         )
-    fields = magic, version, _, _, _, _, _, _, body_bytes, _, _ = _HEADER.unpack_from(
-        buffer.data, offset
-    )
+    fields = magic, version, _, _, _, _, _, _, body_bytes, _, _ = _HEADER.unpack_from(buffer.data)
     if magic != MAGIC:
         raise CorruptPayload(
             f"a payload starts with {magic!r}, not {MAGIC!r}: these bytes are not hvd_sparse's"
@@ -143,10 +142,10 @@ def read_header(buffer: np.ndarray, offset: int = 0) -> tuple[int, ...]:
             f"a payload has wire version {version}, this build reads {WIRE_VERSION}: install one "
             "version of hvd_sparse on all ranks"
         )
-    if body_bytes > left - HEADER_BYTES:
+    if body_bytes > buffer.size - HEADER_BYTES:
         raise CorruptPayload(
             f"a payload is truncated: its header announces {body_bytes} bytes, but "
-            f"{left - HEADER_BYTES} follow"
+            f"{buffer.size - HEADER_BYTES} follow"
         )
     return fields
 

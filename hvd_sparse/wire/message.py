@@ -33,7 +33,7 @@ from functools import lru_cache
 import numpy as np
 
 from hvd_sparse.errors import CorruptPayload
-from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, crc32, read_header
+from hvd_sparse.wire.frame import HEADER_BYTES, WIRE_VERSION, Coding, body_bytes_at, crc32
 
 MAGIC = b"HSM"
 _HEAD = struct.Struct("<3sBB3xIIIIQ")
@@ -195,17 +195,24 @@ def _read(buffer: np.ndarray) -> tuple[Message, int]:
     body = buffer[head_bytes:total]
     if kind == ERROR:
         return Message(rank, step, configuration, (), {}, _read_error(body)), total
-    frames, offset = {}, 0
-    for position in flagged[flagged < WITHOUT_FRAME].tolist():
-        *_others, body_bytes, _, _ = read_header(body, offset)
-        end = offset + HEADER_BYTES + body_bytes
-        frames[position] = body[offset:end]
-        offset = end
+    frames = _split_frames(body, flagged[flagged < WITHOUT_FRAME].tolist())
+    return Message(rank, step, configuration, tuple(positions), frames, None), total
+
+
+def _split_frames(body: np.ndarray, positions: list[int]) -> dict[int, np.ndarray]:
+    frames, offset, data = {}, 0, body.data
+    for position in positions:
+        start, offset = offset, offset + HEADER_BYTES
+        if offset <= body.size:
+            offset += body_bytes_at(data, start)[0]
+        if offset > body.size:
+            raise CorruptPayload(f"a message is truncated in its frame of tensor number {position}")
+        frames[position] = body[start:offset]
     if offset != body.size:
         raise CorruptPayload(
             f"{body.size - offset} bytes follow the {len(frames)} frames of a message"
         )
-    return Message(rank, step, configuration, tuple(positions), frames, None), total
+    return frames
 
 
 def _read_error(body: np.ndarray) -> str:
