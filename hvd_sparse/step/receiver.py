@@ -255,8 +255,9 @@ class Receiver:
 
 def compressed_again(keys: str) -> RankMismatch:
     return RankMismatch(
-        f"tensor {keys} was compressed again before its last step was decompressed: give every "
-        "tape or optimizer that reduces it a compressor of its own"
+        f"tensor {keys} was compressed again, or its state was saved or loaded, before its last "
+        "step was decompressed: give every tape or optimizer that reduces it a compressor of its "
+        "own, and call state_dict(), save() and load() only after optimizer.step()"
     )
 
 

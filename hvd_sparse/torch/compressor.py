@@ -131,7 +131,7 @@ class TorchCompressor(ParameterCompressor):
                     check_accumulator(spec, tensor)
                 if not tensor.is_cpu:
                     check_device(spec.key, tensor)
-                if position in self.results.waiting:
+                if position in self.results.waiting or position in self.results.applied:
                     self.results.refuse_second(position, tensor)
             except SparseError as error:
                 policy.begin(self, None)

@@ -6,7 +6,7 @@ from functools import partial
 import _torch_programs
 import horovod.torch as hvd
 import torch
-from _common import SPARSE_ONLY, Cases, caught, check_refused
+from _common import SPARSE_ONLY, Cases, Heard, caught, check_refused
 from _torch_cases import digest_of, distributed, flat_parameters
 from torch import nn
 
@@ -271,6 +271,28 @@ def a_compiled_step_is_the_step(name):
         ends.append(flat_parameters(model))
         compressor.close()
     assert torch.equal(*ends)
+
+
+@cases
+def an_update_that_is_sent_again_is_told_of(name):
+    for is_zeroed, batches in ((True, 1), (False, 1), (True, 0)):
+        model = network()
+        compressor, wrapped = handed_over(name, model, adamw(model), 0.1, min_numel=20)
+        with Heard() as said:
+            for number in range(3):
+                wrapped.zero_grad(set_to_none=number < 1)
+                backward(model, number)
+                wrapped.step()
+            assert not said, said
+            if is_zeroed and batches:
+                model[0].weight.grad.data.zero_()  # does not change the version
+                model[0].bias.grad = model[2].weight.grad = model[2].bias.grad = None
+            for number in range(batches):
+                backward(model, 3 + number)
+            wrapped.step()
+        compressor.close()
+        told = [text for text in said if "is sent a second time" in text]
+        assert len(told) == (not (is_zeroed and batches)), said
 
 
 class Looking(nn.Module):

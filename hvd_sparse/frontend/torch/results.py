@@ -112,6 +112,9 @@ class Results:
             if parameter.requires_grad and parameter.is_leaf
         ]
         self.waiting: dict[int, Result] = {}
+        self.applied: dict[int, tuple[weakref.ref[torch.Tensor], int] | None] = {}
+        """With ``optimizer=``, the results that an optimizer has applied, as ``.grad`` and its
+        version, until the next backward pass; None if this pass is adding to the result."""
         self._is_handed_over = False
         self._is_result: dict[int, bool] = {}
         self._stepped: set[int] = set()
@@ -173,7 +176,16 @@ class Results:
     def refuse_second(self, position: int, gradient: torch.Tensor) -> None:
         """Raise InvalidOption if a gradient is a result that no optimizer has applied, or a sum of
         such a result and a new gradient. With ``optimizer=``, results are updates, from which the
-        memory would compute wrong moments."""
+        memory would compute wrong moments. Warn once if an optimizer has applied the result: this
+        is no error, because the program may throw the next result away, as a GAN does."""
+        if position in self.applied and self._holds_applied(position):
+            self._tell_once(
+                "the gradient of %r has the update of the last step in it, which is sent a second "
+                "time: call optimizer.zero_grad() before each batch, optimizer.step() once after "
+                "it, and requires_grad_(False) for parameters that a backward pass does not train",
+                self._step.keys[position],
+            )
+        self.applied.pop(position, None)
         handed = self.waiting.get(position)
         if handed is None or handed.gradient is None or handed.gradient() is not gradient:
             return
@@ -186,6 +198,12 @@ class Results:
                 "gradients of several batches, give hvd.DistributedOptimizer "
                 "backward_passes_per_step"
             )
+
+    def _holds_applied(self, position: int) -> bool:
+        applied, now = self.applied[position], self._parameters[position].grad
+        if applied is None or now is None:
+            return now is not None
+        return now is applied[0]() and now._version == applied[1] and bool(now.any())
 
     def settle_all(self) -> None:
         for position, handed in list(self.waiting.items()):
@@ -321,6 +339,9 @@ class Results:
             if gradient is None and self._versions.get(position) in (None, parameter._version):
                 continue
             runs.add(self.waiting.pop(position).run)
+            is_update = self._is_handed_over and position in self._step.compressed
+            if is_update and gradient is not None:
+                self.applied[position] = weakref.ref(gradient), gradient._version
             if given is not None and gradient is not None and gradient is not given():
                 # Programs like PCGrad throw results away, and apply a combination of their copies.
                 self._is_hidden = True
@@ -376,6 +397,11 @@ class Results:
             self._is_result[position] = False
 
     def _look(self, position: int, *_: object) -> None:
+        if position in self.applied:
+            if self._holds_applied(position):
+                self.applied[position] = None
+            else:
+                del self.applied[position]
         handed = self.waiting.get(position)
         if handed is not None and not handed.is_gone:
             handed.is_gone = self._has_gone(position, handed)
