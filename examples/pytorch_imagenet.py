@@ -45,7 +45,7 @@ def main():
     images = ImageFolder(args.data / "train", args.image_size, augments=True)
     tested = ImageFolder(args.data / "val", args.image_size, augments=False)
     if images.classes != tested.classes:
-        raise SystemExit(f"{args.data}: train and val have other classes")
+        raise SystemExit(f"{args.data}: train and val have different classes")
     sampler = DistributedSampler(images, hvd.size(), hvd.rank(), seed=args.seed)
     batches = loader(args, images, sampler=sampler, drop_last=True)
     if not len(batches):

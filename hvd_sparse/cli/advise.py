@@ -50,7 +50,7 @@ per entry and per sent entry. ``DENSE_S`` and ``RECEIVED_S`` are the seconds of 
 result per entry and per received entry. Measured with ``ldte_bs``, ``index_value``, the engine
 numba and one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md), except ``ENTRY_S``
 and ``DENSE_S``. These were 0.66 and 0.37 ns there, and up to 5 ns together in trainings on two
-machines. With the values here, no prediction of these trainings is wrong by more than 25 %
+machines. With the values here, no prediction of these trainings is wrong by more than 26 %
 (docs/results/trainings.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""

@@ -60,8 +60,8 @@ class AutoMethod(Builder):
         trial_steps : number of measured steps for each way, after two warm-up steps
         review_every : number of steps between reviews of the choice; 0 turns reviews off
         optimizer, steps, scheduler : as for every method. With an optimizer, "fp16" is not allowed,
-            and a dense step sends all entries that the memory holds. With SGD, such a dense step
-            equals a step of plain SGD; with Adam and Muon, it equals a sparse step at density 1
+            and a dense step sends all entries that the memory holds. With PyTorch's SGD, it equals
+            the optimizer's own step; with Adam and Muon, it equals a sparse step at density 1
         options : the common options, and ``selector`` in place of ``density``; without ``steps``,
             the codec is "block16" by default
         """

@@ -196,8 +196,8 @@ class Builder:
         residual raises PeerFailure in both cases
     grad_scaler : the loss scaler: torch's ``GradScaler``, a Keras ``LossScaleOptimizer``, or a
         callable that returns the scale. Residuals are stored without the scale. None by default
-    timeout_s : seconds after which an unfinished collective raises an error, 600 by default; None
-        waits without a limit
+    timeout_s : seconds that a rank waits for other ranks before its watchdog ends the process with
+        an error (twice as many if a rank does not answer); 600 by default. None sets no limit
 
     Examples
     --------

@@ -41,8 +41,9 @@ class Compression(AutoMethod, Methods):
 
     Call ``hvd.init()`` first. Gradients may be float16, bfloat16, float32 or float64. The residual
     is float32; for float64 gradients it is float64. Frozen parameters of other dtypes are ignored.
-    Clip and unscale gradients after ``optimizer.synchronize()``. Horovod's result would overwrite
-    earlier changes, so ChangedGradient is raised if the program makes any.
+    Unscale and clip gradients after ``optimizer.synchronize()``; with ``optimizer=``, clip them by
+    ``clip_grad_norm=`` instead. Horovod's result would overwrite earlier changes, so
+    ChangedGradient is raised if the program makes any.
     """
 
     _plans_groups = True

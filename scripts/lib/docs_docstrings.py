@@ -16,8 +16,9 @@ ENTRY = re.compile(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*) : ?(.*)$")
 def spread(text: str) -> str:
     """Return a docstring with every description on the line below its name, as in numpydoc.
 
-    In ``name : words``, mkdocstrings would read the words as a type. Two colons at the end of a
-    line, which begin code in reStructuredText, become one colon.
+    In ``name : words``, mkdocstrings would read the words as a type. Before the first section, such
+    entries become a list. Two colons at the end of a line, which begin code in reStructuredText,
+    become one colon.
     """
     lines: list[str] = []
     section, others = "", ""
@@ -25,6 +26,8 @@ def spread(text: str) -> str:
         if after and set(after) == {"-"}:
             section = line
         entry = ENTRY.match(line) if section in SECTIONS else None
+        if not section and (named := ENTRY.match(line)):
+            line = f"* {named[1]}: {named[2]}"
         if others and (entry or not line.startswith(" ")):
             lines += _repeated(others, lines)
             others = ""
