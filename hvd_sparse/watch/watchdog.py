@@ -55,7 +55,6 @@ TIMES_IN_DOUBT = 2
 """Factor by which the time limit is longer if a rank does not answer, or if all ranks have
 submitted the tensors."""
 ADVICE = "see the output of that rank, or raise timeout_s"
-REMEDY = f"This process ends now, because nothing else would end its wait; {ADVICE}"
 SILENCE = (
     "does not answer: it has ended, its process or host is paused, or one of its threads holds "
     "Python's lock"
@@ -74,6 +73,7 @@ END_S = 10
 LAST_ANSWERS_S = 3.0
 """Seconds for which a process still answers before it ends or its wait raises an error, because the
 waits of other ranks reach their time limits at about the same time."""
+REMEDY = f"This process ends in {LAST_ANSWERS_S:g} s unless its wait ends before; {ADVICE}"
 
 LIBRARIES = (
     *(sysconfig.get_paths()[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -162,7 +162,7 @@ class Watchdog:
             standstill.seconds += min(read_s - last_s, MOST_S)
             if standstill.verdict is not None:
                 if standstill.seconds > GRACE_S:
-                    self._end(standstill.verdict)
+                    self._end(standstill.verdict, standstill)
             elif self.ledger.pending() or self.ledger.waits:
                 self._judge(limit_s, standstill)
 
@@ -180,13 +180,17 @@ class Watchdog:
             standstill.verdict, standstill.seconds = why, 0.0
             logger.error("%s", why)
         elif self.ledger.pending() and not self.is_over:
-            self._end(why)
+            self._end(why, standstill)
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, standstill: Standstill) -> None:
         # Python's files and handlers have locks, which another thread may hold forever.
         os.write(2, f"hvd_sparse {self.name!r}: ExchangeTimeout: {why}. {REMEDY}\n".encode())
         time.sleep(LAST_ANSWERS_S)
-        os._exit(EXIT_CODE)
+        has_failed = standstill.verdict is None and not self.ledger.pending()
+        # The program has time to handle the step's own error, but not to wait for ever after it.
+        standstill.verdict, standstill.seconds = why, 0.0
+        if self.ledger.standstill is standstill and not has_failed:
+            os._exit(EXIT_CODE)
 
 
 def limit_shutdown() -> None:

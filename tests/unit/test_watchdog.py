@@ -83,7 +83,7 @@ def meet(monkeypatch):
 def ends(monkeypatch):
     said = []
     monkeypatch.setattr(watchdogs, "LAST_ANSWERS_S", 0.0)
-    ending = {"write": lambda _, words: said.append(words.decode()), "_exit": lambda code: None}
+    ending = {"write": lambda _, words: said.append(words.decode()), "_exit": said.append}
     monkeypatch.setattr(watchdogs, "os", SimpleNamespace(**ending))
     return said
 
@@ -160,6 +160,27 @@ def test_what_comes_while_the_ranks_are_asked_ends_nothing(here, meet, ends, com
     here.ledger.begin("a")
     judge(here, 1.1)
     assert not ends
+
+
+@pytest.mark.parametrize(
+    ("change", "exits", "is_given_time"),
+    [
+        (Ledger.pending, True, True),
+        (Ledger.clear, False, True),
+        (lambda ledger: ledger.end("a"), False, False),
+    ],
+    ids=["nothing", "an error", "a result"],
+)
+def test_what_comes_before_the_last_answers_does_not_end_the_process(
+    here, meet, ends, monkeypatch, change, exits, is_given_time
+):
+    """The program can print an error of its own then. If it hangs afterwards, it ends later."""
+    meet(here, ["a"])
+    here.ledger.begin("a")
+    monkeypatch.setattr(watchdogs, "time", SimpleNamespace(sleep=lambda _: change(here.ledger)))
+    judge(here, 1.1)
+    assert (EXIT_CODE in ends) == exits
+    assert (here.ledger.standstill.verdict is not None) == is_given_time
 
 
 def test_a_long_save_does_not_age_while_collectives_arrive(here):
