@@ -67,6 +67,14 @@ def loss_of(model, step, dtype=torch.float32):
     return nn.functional.mse_loss(model(inputs), inputs[:, :4].roll(1, dims=1))
 
 
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def zero_redundancy(parameters):
+    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.SGD, lr=0.1)
+
+
 def are_alike(value):
     told = [None] * dist.get_world_size()
     dist.all_gather_object(told, value)
@@ -179,14 +187,14 @@ cases |= {
 }
 
 
-def spoiled(name, nans, words, **options):
+def spoiled(name, nans, words, make=sgd, **options):
     """With NaN on one rank, ``nans`` entries of the gradients are NaN, or an error says ``words``;
-    the step leaves no trace."""
+    the step leaves no trace, also if it is applied."""
     ends = []
     for bad in (3, None):
         model = chosen(WIDE, **SMALL_BUCKETS)
         handle = register(model, "topk", density=0.05, name=name, **SPARSE_ONLY, **options)
-        still = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimizer = make(model.parameters())
         for step in range(6):
             if step == 3 and bad is None:
                 continue
@@ -197,8 +205,7 @@ def spoiled(name, nans, words, **options):
             error = caught(lambda: model(gradients).backward())  # noqa: B023
             if step == bad:
                 found = int(sum(p.grad.isnan().sum() for p in model.parameters())), error
-            else:
-                still.step()
+            optimizer.step()
         arrays = [t["arrays"]["residual"] for t in handle.state_dict()["tensors"].values()]
         ends.append(digest_of([*arrays, *(p.grad for p in model.parameters())]))
         handle.close()
@@ -206,7 +213,9 @@ def spoiled(name, nans, words, **options):
     assert ends[0] == ends[1]
 
 
-cases["nan_propagates"] = partial(spoiled, nans=300, words="nothing was raised")
+propagates = partial(spoiled, nans=300, words="nothing was raised")
+cases["nan_propagates"] = propagates
+cases["nan_propagates_to_all_shards"] = partial(propagates, make=zero_redundancy)
 raises = {"nans": 0, "words": "'t2': 1 of 300 entries", "on_nonfinite": "raise"}
 cases["nan_is_raised"] = partial(spoiled, **raises)
 
@@ -324,16 +333,8 @@ TOLERANCE_ULPS = 16
 UNMASKED = {"memory": {"id": "momentum_correction", "masking": False}}
 
 
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.1)
-
-
 def sgd_with_momentum(parameters):
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.05)
-
-
-def zero_redundancy(parameters):
-    return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.SGD, lr=0.1)
 
 
 def train(model, optimizer, *, scaler=None, dtype=torch.float32, passes=1, syncs_always=False):

@@ -119,6 +119,7 @@ class Results:
         self._is_result: dict[int, bool] = {}
         self._stepped: set[int] = set()
         self._in_step = False  # of an optimizer
+        self._stepping: Callable[[], object] = lambda: None
         self._versions: dict[int, int] = {}  # of parameters, when the step began
         self._shows_versions = False
         self._is_hidden = False  # results cannot be followed, so none counts as thrown away
@@ -317,11 +318,20 @@ class Results:
                 applied,
             )
 
-    def _begin_step(self, *_: object) -> None:
+    def _begin_step(self, optimizer: Optimizer, *_: object) -> None:
         self._in_step = True
+        if not self._is_inner(optimizer):
+            self._stepping = weakref.ref(optimizer)
         self._versions = {i: self._parameters[i]._version for i in self.waiting}
 
+    def _is_inner(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer steps for ``ZeroRedundancyOptimizer``, with this rank's shard
+        of the parameters only. Their step must end as that of all parameters does."""
+        return getattr(self._stepping(), "optim", None) is optimizer
+
     def end_step(self, optimizer: Optimizer, *_: object) -> None:
+        if self._is_inner(optimizer):
+            return
         self._in_step = False
         if not self.waiting and not self._copies:
             return
