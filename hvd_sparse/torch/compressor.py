@@ -291,6 +291,8 @@ class TorchCompressor(ParameterCompressor):
 
     def _refuse_changes(self, tensor: torch.Tensor, ctx: Context) -> None:
         keys, run = self._changes.take()
+        if ctx.run.errors:  # the watchdog must not end this rank before it raises them
+            self.watchdog.ledger.clear()
         if not keys:
             return
         error = ChangedGradient(in_words(keys))

@@ -110,7 +110,13 @@ def unknown_in_phases(name, *, keys, **options):
     groups = [[key] for key in known if key != "bias"]
     compressor = compress(fw.params_of(known), name=name, groups=groups, **options)
     del variables["frozen"]
-    reduce, said = fw.Reducer(compressor, variables), []
+    reduce, said, refuse = fw.Reducer(compressor, variables), [], compressor._driver.refuse
+
+    def refuse_unwatched(ticket):
+        assert not compressor.watchdog.ledger.pending()
+        refuse(ticket)
+
+    compressor._driver.refuse = refuse_unwatched
     for _ in range(2):
         gradients = {key: torch.randn(each.shape) for key, each in variables.items()}
         said.append(caught(reduce, gradients))
