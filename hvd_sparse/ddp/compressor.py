@@ -27,14 +27,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from hvd_sparse.collectives.contract import Pending
 from hvd_sparse.collectives.torch_distributed import TorchDistributedCollective
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError, UnsupportedInput
-from hvd_sparse.frontend.torch.arrays import dtype_of, flatten, is_on_device, own_memory, write_back
+from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
+from hvd_sparse.frontend.torch.arrays import flatten, is_on_device, own_memory, write_back
 from hvd_sparse.frontend.torch.compressor import ParameterCompressor
 from hvd_sparse.frontend.torch.results import remove, weakly
 from hvd_sparse.state.state_check import bare
 from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.records import TensorStep, Ticket
-from hvd_sparse.types import FLOATS, GradScaler, Optimizer
+from hvd_sparse.types import GradScaler, Optimizer
 
 PAUSE_S = 0.25
 """Seconds of sleep at a program's end, so that other threads can briefly take Python's lock."""
@@ -70,7 +70,7 @@ class DdpCompressor(ParameterCompressor):
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
-        self._accumulation = Accumulation(self._parameters, asks_for_results=self._finishes)
+        self._accumulation = Accumulation(self._parameters, asks_for_results=self.step.finishes)
         self._has_judged = False
         self.collective = TorchDistributedCollective(
             group, self._parameters[0].device, configuration.timeout_s
@@ -152,7 +152,7 @@ class DdpCompressor(ParameterCompressor):
         accumulation = self._accumulation
         if self._marks_idle:
             sent.uses = [position in accumulation.used for position in positions]
-        if self._finishes:
+        if self.step.finishes:
             sent.holds = list(map(accumulation.holds_result, positions, sent.gradients))
         joined = np.concatenate([*wires, np.array(sent.uses + sent.holds, wires[0].dtype)])
         name = f"hvd_sparse.{self.name}.sum.{sent.bucket.index()}"
@@ -186,7 +186,10 @@ class DdpCompressor(ParameterCompressor):
             if isinstance(error, ExchangeTimeout) or not isinstance(error, SparseError):
                 raise  # not an error that all ranks raise
             for each in sent:
-                self._drop(each)
+                each.buffer.zero_()  # so that no part of the results is applied
+                for ticket, gradient in zip(each.tickets, each.gradients):
+                    if ticket.position is not None:
+                        self.results.hand_out(ticket.position, None, gradient)
             raise_behind_backward(error)
         finally:
             self.watchdog.ledger.clear()
@@ -194,12 +197,6 @@ class DdpCompressor(ParameterCompressor):
         self._policy.arrived()
         for each in sent:
             each.future.set_result(each.buffer)
-
-    def _drop(self, sent: SentBucket) -> None:
-        sent.buffer.zero_()  # so that no part of the results is applied
-        for ticket, gradient in zip(sent.tickets, sent.gradients):
-            if ticket.position is not None:
-                self.results.hand_out(ticket.position, None, gradient)
 
     def _refuse_results(self, sent: list[SentBucket]) -> None:
         spoiled = [key for each in sent for key in each.spoiled]
@@ -284,8 +281,7 @@ class DdpCompressor(ParameterCompressor):
 
 def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tensor]]:
     """Return the parameters that DDP reduces, as (name, parameter), with the names of the bare,
-    uncompiled model. Raises InvalidOption if there is no such parameter, and UnsupportedInput for a
-    wrong dtype."""
+    uncompiled model. Raises InvalidOption if there is no such parameter."""
     # The names are built as in DDP, which looks up ".weight" for a parameter of the root module;
     # so "weight" in ``parameters_to_ignore`` has no effect.
     reduced = {
@@ -304,13 +300,6 @@ def parameters_of(model: DistributedDataParallel) -> list[tuple[str, torch.Tenso
             "DDP reduces no parameter of this model: set requires_grad of the trained ones before "
             "making DistributedDataParallel"
         )
-    for name, parameter in named:
-        if dtype_of(parameter) not in FLOATS:
-            raise UnsupportedInput(
-                f"tensor {name!r} has dtype {dtype_of(parameter)}: only "
-                f"{', '.join(sorted(FLOATS))} can be compressed; use one of these dtypes, or let "
-                "DDP ignore the parameter"
-            )
     return named
 
 

@@ -35,12 +35,6 @@ from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
 logger = logging.getLogger("hvd_sparse")
 
-HANDSHAKE = "the handshake before the first step"
-SAVE = "the states that save() gathers from all ranks"
-SUMMARY = "the counters that summary() gathers from all ranks"
-
-REFUSED_OPS = ("Adasum", "Min", "Max", "Product")
-
 CLOSED = (
     "is closed, so it can neither train, nor save or load a state: save the state before close(), "
     "and load it into another compressor"
@@ -173,7 +167,7 @@ class Compressor:
         collective, limit_s = self.collective, self.configuration.timeout_s
         name = self._meeting_place()
         gatherer = Gatherer(collective, name, limit_s)
-        with waiting(self, HANDSHAKE):
+        with waiting(self, "the handshake before the first step"):
             handshake(self._describe(self.step.specs), gatherer)
             self.watchdog.meet(collective.rank, gatherer)
             if is_elastic():
@@ -295,7 +289,8 @@ class Compressor:
         if all_ranks and not self._is_outside:
             name = f"hvd_sparse.summary.{self.name}"
             mine = {name: value for name, value in stats.items() if name != "tensors"}
-            text += "\n\n" + summary_of_ranks(tell_all(self, SUMMARY, name, mine))
+            what = "the counters that summary() gathers from all ranks"
+            text += "\n\n" + summary_of_ranks(tell_all(self, what, name, mine))
         if self.watchdog.rank == 0:
             print(text, flush=True)
         return text
@@ -361,7 +356,7 @@ class Compressor:
             )
         self._follow_world()
         name, limit_s = f"hvd_sparse.save.{self.name}", self.configuration.timeout_s
-        with waiting(self, SAVE):
+        with waiting(self, "the states that save() gathers from all ranks"):
             gather_into_file(self.state_dict(), path, Gatherer(self.collective, name, limit_s))
 
     def load(self, path: str | os.PathLike[str], strict: bool = True) -> IncompatibleKeys:
@@ -481,7 +476,8 @@ def check_call(hvd: Value, op: object, ours: ProcessSet, theirs: ProcessSet) -> 
     """Raise UnsupportedReduction if the reduction ``op`` of a call of Horovod is not supported, and
     RankMismatch if the call has another process set, because some ranks would wait forever."""
     if op not in (hvd.Average, hvd.Sum):
-        name = next((name for name in REFUSED_OPS if getattr(hvd, name, None) == op), op)
+        others = ("Adasum", "Min", "Max", "Product")
+        name = next((name for name in others if getattr(hvd, name, None) == op), op)
         raise UnsupportedReduction(
             f"Horovod's op is hvd.{name}: use hvd.Average or hvd.Sum, because a compressor "
             "supports only these"

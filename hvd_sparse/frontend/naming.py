@@ -26,7 +26,7 @@ class Naming:
 
     def __init__(self, place: str, given: str | None) -> None:
         self.place, self._claim = place, object()
-        self.name = self._given = given or ""
+        self.name = given or ""
         taken = _NUMBERS.setdefault(place, {})
         self._number = next(n for n in itertools.count() if n not in taken)
         taken[self._number] = self._claim
@@ -35,7 +35,7 @@ class Naming:
         """Determine and return the name. Raises InvalidOption if another live compressor has it.
         The compressor keeps its number until ``release``, even if the compressor is deleted before,
         because ranks collect garbage at different times."""
-        if not self._given:
+        if not self.name:
             # Compressors of equal models differ in the number or in the process set.
             process_set = self.place.partition(".")[2]
             of_set = "" if process_set in ("", "0") else f".set{process_set}"

@@ -99,7 +99,6 @@ class ParameterCompressor(Compressor):
         self.step = Step(configuration, specs, buckets, kernels, carrier_dtype)
         if configuration.hides:
             self._policy = HidingPolicy(self.step, self.name)
-        self._finishes = configuration.memory.finishes
         self._follower: Follower | None = None
         # Ids of the parameters whose state ``Applying`` has created in the optimizer. It has zeros,
         # or values that a broadcast has written there.

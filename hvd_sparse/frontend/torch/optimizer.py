@@ -177,7 +177,8 @@ def foresee(optimizer: Optimizer, scheduler: Value, steps: int | None) -> Rates:
         raise InvalidOption(
             "scheduler is given without steps: give steps=, the number of its steps in the run"
         )
-    stepped = _steps_taken(scheduler)
+    # Schedulers of other libraries keep no count.
+    stepped = max(int(getattr(each, "last_epoch", 0)) for each in _parts_of(scheduler))
     if stepped > 0:
         raise InvalidOption(
             f"scheduler was stepped {stepped} times already: make the compressor "
@@ -228,12 +229,6 @@ def _twin_of(scheduler: Value, memo: dict[int, Value]) -> Value:
             f"rates: {error}; give it functions or methods, not callable objects, or leave out "
             "scheduler="
         ) from error
-
-
-def _steps_taken(scheduler: Value) -> int:
-    """Return how often a scheduler was stepped; 0 if it keeps no count, as those of other
-    libraries."""
-    return max(int(getattr(each, "last_epoch", 0)) for each in _parts_of(scheduler))
 
 
 def _parts_of(scheduler: Value) -> list[Value]:
