@@ -133,7 +133,8 @@ class TensorSpec:
         if self.dtype not in FLOATS:
             raise UnsupportedInput(
                 f"tensor {self.key!r} has dtype {self.dtype}: only {', '.join(sorted(FLOATS))} can "
-                "be compressed; leave it out of the parameters given to the compressor"
+                "be compressed; leave it out of the parameters given to the compressor, or let "
+                "DistributedDataParallel ignore it"
             )
         if self.numel >= INDEX_LIMIT:
             raise UnsupportedInput(
