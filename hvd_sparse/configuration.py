@@ -428,23 +428,25 @@ class Configuration:
             fitting.append(exchange)
         return fitting
 
-    def resolve_exchange(self, placement: Placement, numel: int, buckets: int) -> Exchange:
+    def resolve_exchange(
+        self, placement: Placement, specs: Sequence[TensorSpec], buckets: int
+    ) -> Exchange:
         """Return the exchange to use; for "auto", the exchange with the smallest predicted time.
-
-        numel : number of entries of all compressed tensors
-        buckets : number of messages in which their entries are sent
-        """
+        ``buckets`` is the number of messages in which the tensors ``specs`` are sent."""
         auto = self.exchange
         if not isinstance(auto, Auto):
             return auto
         # Use the density after any warm-up, because the exchange is kept until the ranks change.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
-        in_message = max(1, numel // max(1, buckets))
+        in_message = max(1, sum(spec.numel for spec in specs) // max(1, buckets))
         costs = {}
         for each in self.exchanges(placement):
             phases = buckets * len(each.phases(self.selector, placement.world_size))
-            entry_bytes = each.entry_bytes(self.codec, in_message, density, 4)
-            nbytes = numel * each.inbound(density, entry_bytes, placement)
+            nbytes = 0.0
+            for spec in specs:
+                width = spec.accumulator.itemsize
+                entry_bytes = each.entry_bytes(self.codec, in_message, density, width)
+                nbytes += spec.numel * each.inbound(density, entry_bytes, placement)
             costs[each] = auto.predicted_ms(phases, nbytes)
         return min(costs, key=costs.__getitem__)
 

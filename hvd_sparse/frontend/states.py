@@ -29,7 +29,7 @@ def footprint(step: Step, world_size: int) -> Report:
     # An optimizer that was given to the compressor updates the other tensors by itself.
     kept = step.specs if configuration.memory.finishes and step.settings_of is None else sent
     if configuration.schedule is not None:
-        nbytes = sum(expected_bytes(configuration, s.numel, s) + overhead_bytes(1) for s in sent)
+        nbytes = sum(expected_bytes(configuration, s) + overhead_bytes(1) for s in sent)
         gathered = world_size * int(nbytes)
     return {
         "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),

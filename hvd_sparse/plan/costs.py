@@ -124,10 +124,10 @@ class Costs:
         # A backward pass runs in reverse order, so equal times are sorted by descending position.
         return sorted(found, key=lambda position: (self.ready_s[specs[position].key], -position))
 
-    def received(self, numel: int, brought: float) -> float:
-        """Return the bytes that a rank receives for a tensor of ``numel`` entries. ``brought`` is
-        the number of bytes that each rank sends for the tensor; 0 if it is not known."""
-        each = brought or expected_bytes(self.configuration, numel, step=LONG_RUN)
+    def received(self, spec: TensorSpec, brought: float) -> float:
+        """Return the bytes that a rank receives for a tensor. ``brought`` is the number of bytes
+        that each rank sends for the tensor; 0 if it is not known."""
+        each = brought or expected_bytes(self.configuration, spec, LONG_RUN)
         return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others
 
     def whole_s(self, key: str) -> float:

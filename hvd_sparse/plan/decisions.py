@@ -109,7 +109,7 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
     works_s = costs.work(np.array([each.numel for each in members])) + costs.encode_s - group_s
     instance = Instance(
         np.diff(ready_s, prepend=0.0) + works_s,
-        np.array([costs.received(each.numel, costs.nbytes.get(each.key, 0.0)) for each in members]),
+        np.array([costs.received(each, costs.nbytes.get(each.key, 0.0)) for each in members]),
         costs.wire,
         group_s,
     )
@@ -361,5 +361,5 @@ def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarr
         sent = [
             count_from_density(numel, d) * codec.entry_bytes(numel, d, width) for d in grid.tolist()
         ]
-        total += [costs.received(numel, float(nbytes)) for nbytes in sent]
+        total += [costs.received(spec, float(nbytes)) for nbytes in sent]
     return np.maximum.accumulate(total)

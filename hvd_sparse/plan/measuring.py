@@ -248,7 +248,7 @@ class MeasuringPolicy(Policy):
         self._run = ticket.run
         if isinstance(ticket, TensorStep) and ticket.error is None:
             spec, configuration = self._step.specs[position], self._step.configuration
-            nbytes = expected_bytes(configuration, spec.numel, spec, LONG_RUN)
+            nbytes = expected_bytes(configuration, spec, LONG_RUN)
             frame = None if ticket.outgoing is None else ticket.outgoing.frame
             if frame is not None:  # None in dense steps, and if the exchange makes the frame later
                 now = configuration.density(ticket.state.steps, spec, ticket.state.pace)

@@ -38,7 +38,7 @@ def merge_small(specs: Sequence[TensorSpec], configuration: Configuration) -> li
             plan.append(tuple(sorted(members)))
             members, filled = [], 0.0
         members.append(position)
-        filled += expected_bytes(configuration, specs[position].numel, specs[position])
+        filled += expected_bytes(configuration, specs[position])
     if members:
         plan.append(tuple(sorted(members)))
     return plan
@@ -79,7 +79,7 @@ def _equal(
 ) -> list[tuple[int, ...]]:
     """Return at most ``groups`` buckets of neighbouring tensors, of about equal expected bytes."""
     members = [specs[position] for position in reversed(positions)]
-    sizes = [expected_bytes(configuration, spec.numel, spec) for spec in members]
+    sizes = [expected_bytes(configuration, spec) for spec in members]
     total, filled, groups = sum(sizes), 0.0, min(groups, MOST_GROUPS)
     plan: dict[int, list[int]] = {}  # most are empty if there are more groups than tensors
     for position, size in zip(reversed(positions), sizes):
@@ -122,10 +122,9 @@ def why_not_merged(members: Sequence[TensorSpec], configuration: Configuration) 
     return None
 
 
-def expected_bytes(
-    configuration: Configuration, numel: int, spec: TensorSpec | None = None, step: int = 0
-) -> float:
-    density = configuration.density(step, spec) or UNKNOWN_DENSITY
-    value_bytes = 4 if spec is None else spec.accumulator.itemsize
-    entry_bytes: float = configuration.codec.entry_bytes(numel, density, value_bytes)
-    return count_from_density(numel, density) * entry_bytes
+def expected_bytes(configuration: Configuration, spec: TensorSpec, step: int = 0) -> float:
+    density, numel = configuration.density(step, spec) or UNKNOWN_DENSITY, spec.numel
+    width = spec.accumulator.itemsize
+    return count_from_density(numel, density) * configuration.codec.entry_bytes(
+        numel, density, width
+    )

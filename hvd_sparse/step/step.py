@@ -136,8 +136,8 @@ class Step(Receiver):
         if not exchange.needs_nodes or collective.rank < 0:
             return
         placement = exchange.placement(collective.rank, collective.world_size, collective.nodes)
-        numel = sum(self.specs[position].numel for bucket in self.buckets for position in bucket)
-        exchange = self.configuration.resolve_exchange(placement, numel, len(self.buckets))
+        specs = [self.specs[position] for bucket in self.buckets for position in bucket]
+        exchange = self.configuration.resolve_exchange(placement, specs, len(self.buckets))
         self.pipeline.use(exchange)
         self.placement = placement
         # The density from which dense is cheaper depends on the exchange.

@@ -27,7 +27,7 @@ from hvd_sparse.step.driver import Driver
 from hvd_sparse.step.receiver import write_sum
 from hvd_sparse.step.session import Session
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Selection
+from hvd_sparse.types import Selection, TensorSpec
 from hvd_sparse.wire.frame import (
     INDICES,
     VALUES,
@@ -148,12 +148,13 @@ def test_on_one_node_hierarchical_is_dense_and_says_so(caplog):
     assert "all 2 ranks are on one node, where exchange hierarchical is a dense sum" in caplog.text
 
 
-def taken(density=0.001, ranks=4, ranks_per_node=1, **options):
+def taken(density=0.001, ranks=4, ranks_per_node=1, dtype="float32", **options):
     auto = EXCHANGES.create("auto", ranks_per_node=ranks_per_node, **options.pop("auto", {}))
     parts = {"selector": {"id": "topk", "density": density}, "exchange": auto, **options}
     configuration = Configuration.create(**parts)
     placement = auto.placement(0, ranks, None)
-    return configuration.resolve_exchange(placement, numel=25_000_000, buckets=60).id
+    specs = [TensorSpec("t", (25_000_000,), dtype)]
+    return configuration.resolve_exchange(placement, specs, buckets=60).id
 
 
 def test_auto_takes_what_the_formulas_say_is_quickest():
@@ -162,6 +163,8 @@ def test_auto_takes_what_the_formulas_say_is_quickest():
     assert taken(ranks=64, density=0.01) == "oktopk"
     assert taken(ranks=64, density=0.001, auto={"latency_ms": 50.0}) == "allgather"
     assert taken(ranks=8, ranks_per_node=4, density=0.01) == "hierarchical"
+    # Entries of float64 have more bytes, so that fewer bytes pay for a second phase.
+    assert [taken(ranks=32, dtype=f"float{bits}") for bits in (32, 64)] == ["allgather", "oktopk"]
     # Shared indices where they are shared, and nothing that does not fit.
     draws = {"id": "random_k", "density": 0.01, "shared_seed": True}
     assert taken(ranks=16, selector=draws) == "shared_index"
