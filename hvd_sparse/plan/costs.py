@@ -13,8 +13,7 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.schedules.contract import LONG_RUN
-from hvd_sparse.step.buckets import expected_bytes, one_per_tensor
+from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.group_selection import name_of
 from hvd_sparse.types import Report, State, TensorSpec
 from hvd_sparse.wire.message import overhead_bytes
@@ -124,11 +123,10 @@ class Costs:
         # A backward pass runs in reverse order, so equal times are sorted by descending position.
         return sorted(found, key=lambda position: (self.ready_s[specs[position].key], -position))
 
-    def received(self, spec: TensorSpec, brought: float) -> float:
-        """Return the bytes that a rank receives for a tensor. ``brought`` is the number of bytes
-        that each rank sends for the tensor; 0 if it is not known."""
-        each = brought or expected_bytes(self.configuration, spec, LONG_RUN)
-        return (each + overhead_bytes(1) - overhead_bytes(0)) * self._others
+    def received(self, sent: float) -> float:
+        """Return the bytes that a rank receives for a tensor of which each rank sends ``sent``
+        bytes."""
+        return (sent + overhead_bytes(1) - overhead_bytes(0)) * self._others
 
     def whole_s(self, key: str) -> float:
         steps = [str(step) for step in self._told[0]["seen"][key]]

@@ -109,7 +109,7 @@ def _plan_family(keys: Sequence[str], costs: Costs) -> tuple[Buckets, dict[str, 
     works_s = costs.work(np.array([each.numel for each in members])) + costs.encode_s - group_s
     instance = Instance(
         np.diff(ready_s, prepend=0.0) + works_s,
-        np.array([costs.received(each, costs.nbytes.get(each.key, 0.0)) for each in members]),
+        np.array([costs.received(costs.nbytes[each.key]) for each in members]),
         costs.wire,
         group_s,
     )
@@ -358,8 +358,8 @@ def _received(costs: Costs, bucket: Sequence[int], grid: np.ndarray) -> np.ndarr
     total = np.zeros(len(grid))
     for spec in (costs.specs[position] for position in bucket):
         numel, width = spec.numel, spec.accumulator.itemsize
-        sent = [
-            count_from_density(numel, d) * codec.entry_bytes(numel, d, width) for d in grid.tolist()
+        total += [
+            costs.received(count_from_density(numel, d) * codec.entry_bytes(numel, d, width))
+            for d in grid.tolist()
         ]
-        total += [costs.received(spec, float(nbytes)) for nbytes in sent]
     return np.maximum.accumulate(total)

@@ -18,7 +18,7 @@ from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
-from hvd_sparse.plan.policy import SPARSE, WARMUP, Owner, Policy, StepClock, tell_all, waiting
+from hvd_sparse.plan.policy import SPARSE, WARMUP, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
@@ -129,10 +129,10 @@ class MeasuringPolicy(Policy):
     """End of the warning about changed step times: what was decided from the earlier step times."""
 
     def __init__(self, step: Step, name: str) -> None:
+        super().__init__()
         self._step, self._compressor = step, name
         self._name = f"hvd_sparse.{self.kind.label}.{name}"
         self._timing = f"the timing of messages for {self.kind.option}"
-        self._clock = StepClock()
         self._came_s = 0.0
         self.measurements = Measurements()
         self._measure()
@@ -158,10 +158,10 @@ class MeasuringPolicy(Policy):
 
     def begin(self, owner: Owner, position: int | None) -> str:
         if self.is_over:
-            if self._clock.is_between and self.decision is not None:
+            if self.clock.is_between and self.decision is not None:
                 self._watch_step(owner, position)
             return SPARSE
-        if self._clock.begins(position):
+        if self.clock.begins(position):
             self._begin_step(owner)
         self._came_s = time.perf_counter()
         if position is not None:
@@ -187,7 +187,7 @@ class MeasuringPolicy(Policy):
         if self.decision is not None:
             self._stop()
             self._adopt(owner, self.decision)
-            self._clock.restart()
+            self.clock.drop()
 
     def _agree(self, gatherer: Gatherer) -> Value:
         told = gatherer.tell_all(self.measurements.to_dict())
@@ -223,8 +223,8 @@ class MeasuringPolicy(Policy):
         median of a window, on the slowest rank, differs from that of the first window by more than
         ``FACTOR``. The ranks compare their medians by a collective. This is possible, because no
         exchange is running during this call."""
-        self._clock.begins(position)
-        last_s = self._clock.begin()
+        self.clock.begins(position)
+        last_s = self.clock.begin()
         if last_s is not None:
             self._times.append(last_s)
         self._left -= 1
@@ -239,7 +239,7 @@ class MeasuringPolicy(Policy):
                 text = "compressor %s: steps take %.1f ms now, and took %.1f ms when %s"
                 logger.warning(text, owner.name, 1e3 * slowest_s, 1e3 * first_s, self.departed)
             self._measure()
-        self._clock.resume()
+        self.clock.resume()
 
     def sent(self, position: int, ticket: Ticket) -> None:
         """Record the bytes that a tensor sent, scaled to the density after warm-up."""
@@ -263,22 +263,16 @@ class MeasuringPolicy(Policy):
         own_s = time.perf_counter() - self._came_s
         self.measurements.spend(self.measurements.told_s if is_merged else own_s)
 
-    def end(self) -> None:
-        self._clock.request()
-
     def arrived(self) -> None:
         self.measurements.end(time.perf_counter())
-        self._clock.end()
-
-    def fail(self) -> None:
-        self._clock.fail()
+        self.clock.end()
 
     def forget_world(self, owner: Owner) -> None:
         self._start_over()
 
     def _start_over(self) -> None:
         self._measure()
-        self._clock.request()
+        self.clock.request()
 
 
 class PlannedGroups(MeasuringPolicy):
@@ -310,7 +304,7 @@ class GraphPlannedGroups(PlannedGroups):
     def replan(self, owner: Owner) -> bool:
         """Begin a step. Return whether the groups have changed since the last call, so that graphs
         must be traced again. This is also the case if ``forget_world`` has dropped the plan."""
-        self._clock.request()
+        self.clock.request()
         self.begin(owner, None)
         before, self._told = self._told, getattr(self.decision, "groups", None)
         return self._told != before
@@ -344,7 +338,7 @@ class HidingPolicy(MeasuringPolicy):
         owner.settle_densities(decision.densities)
 
     def begin(self, owner: Owner, position: int | None) -> str:
-        if self._loaded is not None and self._clock.is_between:
+        if self._loaded is not None and self.clock.is_between:
             self._take_loaded(owner)
         return super().begin(owner, position)
 

@@ -90,7 +90,8 @@ class StepClock:
     def __init__(self) -> None:
         self._in_step: set[int] = set()
         self.is_between = True
-        self.restart()
+        self._began: float | None = None
+        self._ended: float | None = None
 
     def begins(self, position: int | None) -> bool:
         """Record the arrival of a gradient, and return whether it is the first of its step."""
@@ -105,19 +106,12 @@ class StepClock:
     def request(self) -> None:
         self.is_between = True
 
-    def restart(self) -> None:
-        self._began: float | None = None
-        self._ended: float | None = None
-        self._has_failed = False
-
     def begin(self) -> float | None:
-        """Begin a step. Return the previous step's seconds; None if there was no previous step, or
-        if it failed."""
-        now = time.perf_counter()
-        last_s = None
-        if self._began is not None and not self._has_failed:
+        """Begin a step. Return the previous step's seconds; None if it is not to be timed."""
+        now, last_s = time.perf_counter(), None
+        if self._began is not None:
             last_s = (now if self._ended is None else self._ended) - self._began
-        self._began, self._ended, self._has_failed = now, None, False
+        self._began, self._ended = now, None
         return last_s
 
     def resume(self) -> None:
@@ -127,8 +121,9 @@ class StepClock:
     def end(self) -> None:
         self._ended = time.perf_counter()
 
-    def fail(self) -> None:
-        self._has_failed = True
+    def drop(self) -> None:
+        """Do not time the present step, because it has failed or has not begun with this clock."""
+        self._began = None
 
 
 class Policy:
@@ -137,6 +132,9 @@ class Policy:
 
     decision: Value = None
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
+
+    def __init__(self) -> None:
+        self.clock = StepClock()
 
     def begin(self, owner: Owner, position: int | None) -> str:
         """Called with each gradient before the compression. Return how to send the gradient: one of
@@ -153,12 +151,14 @@ class Policy:
 
     def end(self) -> None:
         """Called when the program requests a result. The next gradient begins a step."""
+        self.clock.request()
 
     def arrived(self) -> None:
         """Called when a result has arrived."""
 
     def fail(self) -> None:
         """Called when the step has failed."""
+        self.clock.drop()
 
     def describe(self) -> dict[str, object]:
         """Return the policy's options that must be equal on all ranks, JSON-serializable."""
@@ -283,9 +283,9 @@ class Fallback(Policy):
     """
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
+        super().__init__()
         self.trial = trial
         self.sends_all = sends_all
-        self.clock = StepClock()
         self.owed: dict[int, StepRun | None] = {}
         """The tensors whose residuals must be sent before dense gradients. Maps each tensor's
         position to the step that sends its residual, or to None before that step."""
@@ -326,14 +326,8 @@ class Fallback(Policy):
         if ticket.bucket is not None:
             self.owed[position] = None if self._way == SPARSE else ticket.run
 
-    def end(self) -> None:
-        self.clock.request()
-
     def arrived(self) -> None:
         self.clock.end()
-
-    def fail(self) -> None:
-        self.clock.fail()
 
     def describe(self) -> dict[str, object]:
         trial = self.trial
@@ -348,9 +342,8 @@ class Fallback(Policy):
                 self.owed[position] = None
 
     def forget_world(self, owner: Owner) -> None:
-        self.clock.restart()
+        self.clock = StepClock()
         self.trial.restart()
         self.decision = None
-        self.clock.request()
         # Steps that were running have not sent any residuals.
         self.owed.update(dict.fromkeys(self.owed))

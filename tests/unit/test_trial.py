@@ -151,11 +151,11 @@ def test_a_step_that_failed_has_no_time_on_any_rank(ended_before):
     clock.begin()
     if ended_before:
         clock.end()
-    clock.fail()
+    clock.drop()
     assert clock.begin() is None
     clock.end()
     assert clock.begin() is not None
-    clock.restart()
+    clock.drop()
     assert clock.begin() is None
 
 
