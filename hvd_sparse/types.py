@@ -98,13 +98,10 @@ class Selection:
         return cls(np.empty(0, np.uint32), np.empty(0, dtype), numel)
 
     @classmethod
-    def joined(
-        cls, regions: Sequence[tuple[slice, Selection]], numel: int, dtype: DTypeLike
-    ) -> Selection:
+    def joined(cls, regions: Sequence[tuple[slice, Selection]], numel: int) -> Selection:
         """Return one selection of a tensor of ``numel`` entries from the selections of its regions,
-        whose indices are relative to the regions' starts. The regions are in ascending order."""
-        if not regions:
-            return cls.empty(numel, dtype)
+        whose indices are relative to the regions' starts. The regions are in ascending order; there
+        is at least one."""
         indices = [part.indices + np.uint32(region.start) for region, part in regions]
         values = [part.values for _, part in regions]
         return cls(np.concatenate(indices), np.concatenate(values), numel)

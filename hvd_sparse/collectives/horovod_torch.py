@@ -2,11 +2,8 @@
 
 On a device, arrays are copied from and to pinned memory on a separate stream, so that copies do not
 wait for the program's work on the device. This stream is the current one when an array is
-submitted. Horovod waits for the current stream, and so for the copy to the device. With
-``HOROVOD_ENABLE_ASYNC_COMPLETION``, Horovod reports a collective as done before its result is
-ready, and lets only the device's default stream wait for the result. Therefore the separate stream
-waits for the default stream before it copies a result to the host. Results are freed after this
-copy, so ``record_stream`` is not needed.
+submitted. Horovod waits for the current stream, and so for the copy to the device. Results are
+copied to the host after ``catch_up``, and are freed later, so ``record_stream`` is not needed.
 """
 
 from __future__ import annotations
@@ -64,7 +61,6 @@ class _HorovodPending:
         return bool(hvd.poll(self.handle))
 
     def wait(self, timeout_s: float | None) -> np.ndarray:
-        # Poll, because Horovod's ``synchronize`` has no time limit.
         if not sleep_until(self.is_done, timeout_s):
             raise unfinished("Horovod", self.name, timeout_s)
         result = hvd.synchronize(self.handle)  # an alltoall also returns lengths

@@ -158,7 +158,7 @@ class _Plan:
         frame: np.ndarray = self._codec.encode(selection, self._kernels)
         if not self._codec.is_exact:
             lost = selection.minus(self._codec.decode(frame, self._kernels))
-            there = Selection.joined([(region, lost)], self._member.spec.numel, lost.values.dtype)
+            there = Selection.joined([(region, lost)], self._member.spec.numel)
             self._rounding = self._rounding.plus(there)
         return frame
 
@@ -189,7 +189,7 @@ class _Plan:
             region, frame = self.region(owner), messages[owner].frame(position)
             entries = self._member.decode(frame, region.stop - region.start, self._kernels)
             parts.append((region, entries))
-        applied = Selection.joined(parts, numel, self._member.spec.accumulator)
+        applied = Selection.joined(parts, numel)
         if self.is_exact_step:  # the owners may have sent more than k in total
             applied = largest_of(applied, self._member.count, self._kernels)
         left = self._member.selection.within(applied.indices)

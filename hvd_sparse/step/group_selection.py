@@ -107,7 +107,7 @@ def _cut_of_all(
     miss = Miss(aim, count if has_all else None, has_all)
     if not has_all:
         return None, miss
-    joined = Selection.joined(regions, places[-1].stop, regions[0][1].values.dtype)
+    joined = Selection.joined(regions, places[-1].stop)
     cut = selector.cut(joined, aim, context)
     if cut is None:
         return None, miss

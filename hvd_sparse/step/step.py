@@ -395,9 +395,7 @@ class Step(Receiver):
         )
         conversation = self._counted(self.pipeline.exchange.run(context))
         if self.padding is not None:
-            conversation = self.padding.carry(
-                conversation, bucket.index, self.rank, self.world_size
-            )
+            conversation = self.padding.carry(conversation, bucket.index, self.world_size)
         bucket.began_s = self.spans.now()
         return conversation
 

@@ -1,4 +1,4 @@
-"""Padding of the arrays that exchanges send, so that their lengths seldom change between steps.
+"""Padding of the arrays that allgathers send, so that their lengths seldom change between steps.
 Each array is sent as a block. Zeros at its end extend the block to a length that is called the
 room.
 
@@ -102,9 +102,8 @@ def read_blocks(joined: np.ndarray) -> list[np.ndarray] | None:
 
 
 class Padding:
-    """Pads what the exchanges of one compressor send. ``count`` is called for each padded
-    collective. If messages are sent from a device (``is_device``), those of any length are padded,
-    and those of alltoalls, too."""
+    """Pads what the allgathers of one compressor send. ``count`` is called for each of them. If
+    messages are sent from a device (``is_device``), those of any length are padded."""
 
     def __init__(self, count: Count, *, is_device: bool = False) -> None:
         self._count, self._is_device = count, is_device
@@ -114,12 +113,11 @@ class Padding:
         self,
         conversation: Generator[Request, np.ndarray, Result],
         bucket: int,
-        rank: int,
         world_size: int,
     ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange, and return its result. Yield its requests for collectives, with padded
-        blocks in place of the arrays. ``bucket`` is the bucket's number, the same on every rank and
-        in every step."""
+        """Run an exchange, and return its result. Yield its requests for collectives; those for
+        allgathers have padded blocks in place of the arrays. ``bucket`` is the bucket's number, the
+        same on every rank and in every step."""
         phase = 0
         received: Value = None
         while True:
@@ -131,8 +129,6 @@ class Padding:
             room = self._rooms[bucket, phase]
             if request.kind == "allgather":
                 received = yield from self._gather(request.array, room, world_size)
-            elif request.kind == "alltoall" and self._is_device:
-                received = yield from self._exchange(request, room, rank)
             else:
                 received = yield request
             phase += 1
@@ -143,33 +139,10 @@ class Padding:
         least = room.nbytes if room.nbytes <= MOST_PADDED else 0
         block = write_block(array, room.for_ranks(world_size) if self._is_device else least)
         joined = yield Request("allgather", block)
-        return self._read(joined, array, block.nbytes, room)
-
-    def _exchange(
-        self, request: Request, room: Room, rank: int
-    ) -> Generator[Request, np.ndarray, np.ndarray]:
-        assert request.splits is not None
-        parts = np.split(request.array, np.cumsum(request.splits)[:-1])
-        total = sum(map(needed, parts))
-        room.note(total)
-        # The total length must stay the same, so pad the part that this rank sends to itself.
-        padding = max(0, room.for_ranks(len(parts)) - total)
-        blocks = [
-            write_block(part, needed(part) + padding * (to == rank))
-            for to, part in enumerate(parts)
-        ]
-        lengths = np.array([block.size for block in blocks], np.int32)
-        joined = yield Request("alltoall", np.concatenate(blocks), lengths)
-        return self._read(joined, request.array, total + padding)
-
-    def _read(
-        self, joined: np.ndarray, array: np.ndarray, sent: int, room: Room | None = None
-    ) -> np.ndarray:
         contents = read_blocks(joined)
         if contents is None:  # the exchange raises the error after its last phase
             return joined
-        if room is not None:
-            room.note(max(map(needed, contents)))
+        room.note(max(map(needed, contents)))
         brought: np.ndarray = np.concatenate(contents).view(array.dtype)
-        self._count(sent - array.nbytes, joined.nbytes - brought.nbytes)
+        self._count(block.nbytes - array.nbytes, joined.nbytes - brought.nbytes)
         return brought

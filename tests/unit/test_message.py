@@ -154,7 +154,7 @@ def padded_steps(collective, lengths, dtype=np.uint8):
     padding = Padding(lambda sent, received: counted.update(sent=sent, received=received))
     for length in lengths:
         content = np.arange(length + collective.rank, dtype=dtype)
-        carried = padding.carry(gather_and_sum(content), 3, collective.rank, 2)
+        carried = padding.carry(gather_and_sum(content), 3, 2)
         running = RunningExchange(carried, worlds.Around(collective, note), "x")
         brought.append(running.finish(worlds.TIMEOUT_S))
     return brought, blocks, counted
@@ -181,7 +181,7 @@ def test_long_arrays_are_not_padded():
 
 
 def test_an_exchange_is_given_blocks_that_are_not_whole_as_they_are():
-    conversation = Padding(lambda *_: None).carry(gather_and_sum(CONTENT), 0, 0, 1)
+    conversation = Padding(lambda *_: None).carry(gather_and_sum(CONTENT), 0, 1)
     block = next(conversation).array.copy()
     block[0] = 3
     assert conversation.send(block).array.tolist() == [block.size]
