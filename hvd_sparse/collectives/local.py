@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -35,20 +34,12 @@ class LocalWorld:
     world_size : number of ranks
     timeout_s : time limit of a collective and of a run, in seconds
     ranks_per_node : number of consecutive ranks that share a node, as reported by ``nodes``
-
-    Attributes
-    ----------
-    sent : number of bytes that each rank has submitted
-    wire_received : for each rank, a counter of the bytes that it would receive over a network, by
-        collective; an allreduce counts as a ring allreduce
     """
 
     def __init__(self, world_size: int, timeout_s: float = 60.0, ranks_per_node: int = 1) -> None:
         self.world_size = world_size
         self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
-        self.sent = [0] * world_size
-        self.wire_received: list[Counter[str]] = [Counter() for _ in range(world_size)]
         self._meetings: dict[str, _Meeting] = {}
         self._lock = threading.Lock()
 
@@ -140,34 +131,21 @@ class LocalCollective:
         return self._world.nodes
 
     def _submit(
-        self,
-        name: str,
-        parts: list[np.ndarray],
-        finish: Callable[[list[Any]], tuple[np.ndarray, float]],
+        self, name: str, parts: list[np.ndarray], finish: Callable[[list[Any]], np.ndarray]
     ) -> _LocalPending:
         """Start a collective with copies of ``parts``, because callers overwrite the originals.
-        ``finish`` is a function of all ranks' parts that returns the result and the bytes received
-        over a network."""
-        world, rank = self._world, self.rank
-        world.sent[rank] += sum(part.nbytes for part in parts)
-
-        def counted(everything: list[Any]) -> np.ndarray:
-            result, received = finish(everything)
-            world.wire_received[rank][name] += round(received)
-            return result
-
-        meeting = world.meet(rank, name, [part.copy() for part in parts])
-        return _LocalPending(world, meeting, name, counted)
+        ``finish`` is a function of all ranks' parts that returns the result."""
+        meeting = self._world.meet(self.rank, name, [part.copy() for part in parts])
+        return _LocalPending(self._world, meeting, name, finish)
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
-        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
-            result = np.concatenate([part for (part,) in everything])
-            return result, result.nbytes - array.nbytes
+        def finish(everything: list[list[np.ndarray]]) -> np.ndarray:
+            return np.concatenate([part for (part,) in everything])
 
         return self._submit(f"allgather.{name}", [array], finish)
 
     def allreduce(self, array: np.ndarray, name: str) -> _LocalPending:
-        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
+        def finish(everything: list[list[np.ndarray]]) -> np.ndarray:
             # Add in rank order on every rank, so that all get the same bits.
             total = everything[0][0].copy()
             for (other,) in everything[1:]:
@@ -178,15 +156,12 @@ class LocalCollective:
                     )
                 with np.errstate(over="ignore", invalid="ignore"):  # like MPI and Gloo
                     total += other
-            return total, 2 * (self.world_size - 1) / self.world_size * array.nbytes
+            return total
 
         return self._submit(f"allreduce.{name}", [array], finish)
 
     def alltoall(self, array: np.ndarray, splits: np.ndarray, name: str) -> _LocalPending:
-        rank = self.rank
-
-        def finish(everything: list[list[np.ndarray]]) -> tuple[np.ndarray, float]:
-            result = np.concatenate([theirs[rank] for theirs in everything])
-            return result, result.nbytes - everything[rank][rank].nbytes
+        def finish(everything: list[list[np.ndarray]]) -> np.ndarray:
+            return np.concatenate([theirs[self.rank] for theirs in everything])
 
         return self._submit(f"alltoall.{name}", np.split(array, np.cumsum(splits)[:-1]), finish)

@@ -8,7 +8,6 @@ import pytest
 import worlds
 from worlds import configure, integers, normals, tensors
 
-from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.frontend.summary import summary_of
 from hvd_sparse.step.session import Session
@@ -31,9 +30,18 @@ def train(collective, configuration, steps, draw=normals):
 def test_bytes_entries_and_densities_are_those_of_the_selections_and_what_the_world_saw():
     """A bucket of two: 32 + 2 * 4 + 4 bytes a message, 32 a frame, 8 an entry; topk at 0.1 takes 10
     of 100, and 1 of 7 (at least one is sent)."""
-    world = LocalWorld(2, worlds.TIMEOUT_S)
-    report = world.run(train, configure(density=0.1), 4)[0]
-    assert report["bytes_sent"] == world.sent[0] - HANDSHAKE_BYTES
+    submitted = []
+
+    def script(collective):
+        def note(kind, arguments, call):
+            if collective.rank == 0:
+                submitted.append(arguments[0].nbytes)
+            return call()
+
+        return train(worlds.Around(collective, note), configure(density=0.1), 4)
+
+    report = worlds.run(2, script)[0]
+    assert report["bytes_sent"] == sum(submitted) - HANDSHAKE_BYTES
     assert report["bytes_sent"] == report["payload_bytes"] + report["carrier_bytes"]
     assert report["payload_bytes"] == 4 * (44 + 2 * 32) + 8 * report["entries_sent"]
     assert report["carrier_bytes"] == 4 * 2 * CARRIER_BYTES
