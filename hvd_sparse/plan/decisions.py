@@ -18,7 +18,8 @@ from hvd_sparse.types import State, TensorSpec
 
 WAYS = ("none", "all", "default", "planned")
 EFFORT = 50_000_000
-"""Upper bound of layers^2 * groups in the search for a plan. 1,000 layers take about a second."""
+"""Upper bound of layers^2 * groups in the search for a plan, which limits the number of groups of
+more than 368 layers. The search takes about a second."""
 
 GRID = 48
 """Number of steps of the logarithmic grid of densities. With the grid, rounding errors cannot
@@ -183,33 +184,6 @@ class Instance:
         return self.wire(self._byte_sums[stop] - self._byte_sums[start])
 
 
-def end_s(instance: Instance, plan: Sequence[int]) -> float:
-    """Return the seconds from the start of a step to the end of its last message, if layers are
-    grouped as in ``plan``."""
-    stops = np.array(plan)
-    starts = np.concatenate([[0], stops[:-1]])
-    ready_s = np.cumsum(instance.compute_s(starts, stops))
-    takes_s = instance.wire_s(starts, stops)
-    before_s = np.cumsum(takes_s) - takes_s
-    # Message i starts when it is ready and message i - 1 has ended. Solve this for all i at once.
-    sends_s = np.maximum.accumulate(ready_s - before_s) + before_s
-    return float(sends_s[-1] + takes_s[-1])
-
-
-def simplified(instance: Instance, plan: Sequence[int]) -> Plan:
-    """Return the plan after joining neighbouring groups wherever this does not delay the end."""
-    ends = list(plan)
-    # Tolerate differences in rounding.
-    limit_s = end_s(instance, ends) * (1 + 1e-12)
-    position = len(ends) - 2
-    while position >= 0:
-        shorter = ends[:position] + ends[position + 1 :]
-        if end_s(instance, shorter) <= limit_s:
-            ends = shorter
-        position -= 1
-    return tuple(ends)
-
-
 def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float:
     """Return the seconds from the start of a step to the end of its last message. ``parts`` has the
     layers of each group, which need not be neighbours. All messages that are ready when the network
@@ -232,30 +206,27 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
 
 
 def best_plan(instance: Instance) -> Plan:
-    """Return the plan whose step ends earliest, by dynamic programming over the boundaries of
-    groups. Groups are then joined by ``simplified``. If each group costs a constant time of
-    selection, the number of groups is also searched, but ``EFFORT`` limits the numbers that are
-    tried. shi2020mgs chooses greedily, which is not optimal (docs/adr/0019-planner.md)."""
+    """Return the plan whose step ends earliest; of equally fast plans, one with the fewest groups.
+    The search is a dynamic program over the boundaries of groups and the number of groups before
+    them. shi2020mgs chooses greedily, which is not optimal (docs/adr/0019-planner.md)."""
     size = instance.size
-    is_counted = instance.group_s > 0.0
-    counts = np.arange(1 + (min(size, max(1, EFFORT // size**2)) if is_counted else 0))
-    wire_s = np.full((size + 1, counts.size), np.inf)
+    counts = np.arange(1, 1 + min(size, max(1, EFFORT // size**2)))
+    wire_s = np.full((size + 1, 1 + counts.size), np.inf)
     previous = np.zeros(wire_s.shape, np.int64)
     wire_s[0, 0] = 0.0
     for stop in range(1, size + 1):
         computed_s = instance.compute_s(0, stop) + instance.group_s * (counts - 1)
-        sends_s = np.maximum(np.roll(wire_s[:stop], int(is_counted), axis=1), computed_s)
+        sends_s = np.maximum(wire_s[:stop, :-1], computed_s)
         ends_s = sends_s + instance.wire_s(np.arange(stop), stop)[:, np.newaxis]
-        if is_counted:
-            ends_s[:, 0] = np.inf  # there is no plan with 0 groups
-        previous[stop] = np.argmin(ends_s, axis=0)
-        wire_s[stop] = np.min(ends_s, axis=0)
+        previous[stop, 1:] = np.argmin(ends_s, axis=0)
+        wire_s[stop, 1:] = np.min(ends_s, axis=0)
+    # Tolerate differences in rounding. The first of the fitting numbers of groups is the smallest.
+    stop, count = size, int(np.argmax(wire_s[size] <= np.min(wire_s[size]) * (1 + 1e-9)))
     plan: list[int] = []
-    stop, count = size, int(np.argmin(wire_s[size]))
     while stop > 0:
         plan.insert(0, stop)
-        stop, count = int(previous[stop, count]), count - is_counted
-    return simplified(instance, plan)
+        stop, count = int(previous[stop, count]), count - 1
+    return tuple(plan)
 
 
 @dataclass(frozen=True)
