@@ -40,32 +40,30 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline file. If an event is broken, the rest of its line is left
-    out, and the number of such lines is printed. Only a broken event at the file's end is left out
-    without a note. Raises InvalidOption if the file cannot be read or is not a timeline."""
+    """Return the events of a timeline file. A line with a broken event is left out, and the number
+    of such lines is printed. Only broken lines at the file's end are left out without a note.
+    Raises InvalidOption if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InvalidOption(f"timeline {name!r} cannot be read: {error.strerror}") from None
-    place, decoder, events = text.find("[") + 1, json.JSONDecoder(), []
+    events: list[Report] = []
     broken = noted = 0
-    while place:
-        while place < len(text) and text[place] in " \t\r\n,":
-            place += 1
+    for line in text.split("\n"):  # Horovod writes several events in some lines
         try:
-            event, place = decoder.raw_decode(text, place)
+            found = json.loads(f"[{line.strip().lstrip('[').rstrip(',]')}]")
         except (json.JSONDecodeError, RecursionError):
-            event = None
-        if not isinstance(event, dict):
-            broken, place = broken + 1, text.find("\n", place) + 1  # 0 if there is no next line
-            continue
-        events.append(event)
-        noted = broken
+            found = [None]
+        if not all(isinstance(event, dict) for event in found):
+            broken += 1
+        elif found:
+            events, noted = events + found, broken
+    for number, event in enumerate(events, 1):
         fault = _fault_of(event)
         if fault is not None:
             raise InvalidOption(
-                f"event {len(events)} of timeline {name!r} is malformed: {fault}; give files that "
+                f"event {number} of timeline {name!r} is malformed: {fault}; give files that "
                 f"{WRITER} or Horovod wrote"
             )
     if noted:

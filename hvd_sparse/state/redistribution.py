@@ -57,11 +57,12 @@ def redistribute(states: Sequence[State], world_size: int) -> list[Report]:
     ordered = sorted(states, key=lambda state: int(state["rank"]))
     if len(ordered) == world_size:
         return [dict(state) for state in ordered]
-    first = ordered[0]
-    for key in first["model"]:
-        _check_whole(key, first, ordered)
-    keys = [key for key in first["model"] if any(key in state["tensors"] for state in ordered)]
-    tensors = {key: _merge_tensor(key, first, ordered, world_size) for key in keys}
+    first, tensors = ordered[0], {}
+    for key, shape_and_dtype in first["model"].items():
+        given = [state["tensors"][key] for state in ordered if key in state["tensors"]]
+        _check_whole(key, shape_and_dtype, given)
+        if given:
+            tensors[key] = _merge_tensor(given, first["reduction"], len(ordered), world_size)
     return [
         {**first, "rank": rank, "world_size": world_size, "tensors": tensors}
         for rank in range(world_size)
@@ -90,14 +91,14 @@ def _check_one_world(states: Sequence[State]) -> None:
             "each rank's state once"
         )
     for key in first["model"]:
-        steps = {int(state["tensors"][key]["steps"]) for state in states if key in state["tensors"]}
+        given = [state["tensors"][key] for state in states if key in state["tensors"]]
+        steps = {int(tensor["steps"]) for tensor in given}
         if len(steps) > 1:
             raise RankMismatch(
                 f"tensor {key!r} has made {sorted(steps)} steps on different ranks: give states "
                 "saved at the same step"
             )
-        arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
-        if len(arrays) > 1:
+        if len(set(map(_lengths, given))) > 1:
             raise RankMismatch(
                 f"tensor {key!r} has different arrays on different ranks: give the states of all "
                 "ranks of one run"
@@ -112,14 +113,12 @@ def _shared(state: State, field: str) -> object:
     return {option: value for option, value in state[field].items() if option not in LOCAL}
 
 
-def _check_whole(key: str, first: State, states: Sequence[State]) -> None:
-    shape_and_dtype = first["model"][key]
+def _check_whole(key: str, shape_and_dtype: str, given: Sequence[State]) -> None:
     try:
         numel = math.prod(json.loads(shape_and_dtype.rpartition(" ")[0]))
     except MALFORMED:
         raise CorruptCheckpoint(f"its model has {shape_and_dtype!r} for tensor {key!r}") from None
-    arrays = {_lengths(state["tensors"][key]) for state in states if key in state["tensors"]}
-    if any(length not in (0, numel) for each in arrays for _, length in each):
+    if any(length not in (0, numel) for tensor in given for _, length in _lengths(tensor)):
         raise RankMismatch(
             f"tensor {key!r} has {numel} entries, but each rank's residual has only a part of "
             "them, as exchange 'hierarchical' divides it: continue with as many ranks on each "
@@ -141,11 +140,10 @@ def _weight_of(
     return 1.0 / (old_size if reduction == "average" else new_size)
 
 
-def _merge_tensor(key: str, first: State, states: Sequence[State], size: int) -> Report:
-    given = [state["tensors"][key] for state in states if key in state["tensors"]]
-    arrays, count = {}, len(states)
+def _merge_tensor(given: Sequence[State], reduction: str, count: int, size: int) -> Report:
+    arrays = {}
     for name, example in given[0]["arrays"].items():
-        weight = _weight_of(name, given[0], first["reduction"], count, count, size)
+        weight = _weight_of(name, given[0], reduction, count, count, size)
         total = np.zeros(len(example), np.float64)
         for tensor in given:
             total += np.asarray(tensor["arrays"][name])

@@ -17,7 +17,6 @@ from hvd_sparse.memories.contract import Memory
 from hvd_sparse.state.checkpoint_file import MALFORMED
 from hvd_sparse.types import State, TensorSpec
 
-REDUCTIONS = ("sum", "average")
 NEW_ARRAYS = ("sent_in",)
 """Names of memories' arrays that states of earlier versions lack."""
 STATE_VERSION = 2
@@ -109,10 +108,6 @@ def differences_of(
     return found
 
 
-RULED = (("selector", "density"), ("schedule", "value"))
-"""The options that can have a density for each tensor, with the parts that have them."""
-
-
 def _of_options(
     saved: State, configuration: Configuration, same: Sequence[TensorSpec], strict: bool
 ) -> list[str]:
@@ -125,7 +120,7 @@ def _of_options(
         are_alike = _densities(its, same) == _densities(configuration, same)
     except (SparseError, *MALFORMED) as error:
         return [f"its configuration is not valid in this version: {error}"]
-    for part, option in RULED if are_alike else ():
+    for part, option in (("selector", "density"), ("schedule", "value")) if are_alike else ():
         its_densities, our_densities = ((each[part] or {}).get(option) for each in (theirs, ours))
         if isinstance(its_densities, dict) and isinstance(our_densities, dict):
             theirs[part] = {**theirs[part], option: our_densities}
@@ -232,17 +227,16 @@ def _is_number(value: object) -> bool:
     return is_number(value) or (isinstance(value, (float, np.floating)) and math.isinf(value))
 
 
-def _is_memo(value: object) -> bool:
+def _is_memo(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return all(
-            isinstance(name, str) and not isinstance(v, Mapping) and _is_memo(v)
-            for name, v in value.items()
+        inner = value.values()
+        return (
+            all(map(_is(str), value))
+            and not any(map(_is(Mapping), inner))
+            and all(map(_is_memo, inner))
         )
-    return (
-        value is None
-        or _is_number(value)
-        or (isinstance(value, (list, tuple)) and all(map(_is_number, value)))
-    )
+    is_list = isinstance(value, (list, tuple))
+    return value is None or all(map(_is_number, value if is_list else [value]))
 
 
 def _is_vector(value: Any) -> bool:
@@ -260,7 +254,7 @@ FORM: Form = {
     "model": _is(Mapping),
     "rank": _is_whole,
     "world_size": _is_whole,
-    "reduction": lambda value: isinstance(value, str) and value in REDUCTIONS,
+    "reduction": lambda value: isinstance(value, str) and value in ("sum", "average"),
     "references": lambda value: isinstance(value, (list, tuple)) and all(map(is_number, value)),
     "tensors": lambda value: isinstance(value, Mapping) and all(map(_is(Mapping), value.values())),
 }

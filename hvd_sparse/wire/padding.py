@@ -15,7 +15,7 @@ operation; for unequal lengths, Horovod needs one operation for each rank.
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
@@ -48,7 +48,8 @@ class Room:
     first collective. All ranks compute the same length, because all receive the same blocks."""
 
     def __init__(self) -> None:
-        self.nbytes = self._lately = self._times_too_large = 0
+        self.nbytes = 0
+        self._longest: deque[int] = deque(maxlen=PATIENCE)
 
     def for_ranks(self, count: int) -> int:
         """Return the length for the blocks of ``count`` ranks: ``nbytes``, or less if so many
@@ -58,19 +59,10 @@ class Room:
     def note(self, longest: int) -> None:
         """Adapt ``nbytes`` after a collective. ``longest`` is the length of its longest block
         without padding, in bytes."""
-        if longest > self.nbytes:
-            self._settle(longest)
-        elif LARGE * longest >= self.nbytes:
-            self._lately = self._times_too_large = 0
-        else:
-            self._lately = max(self._lately, longest)
-            self._times_too_large += 1
-            if self._times_too_large == PATIENCE:
-                self._settle(self._lately)
-
-    def _settle(self, longest: int) -> None:
-        self.nbytes = -(-(longest + longest // SPARE) // GRAIN) * GRAIN
-        self._lately = self._times_too_large = 0
+        self._longest.append(longest)
+        most = max(self._longest)
+        if most > self.nbytes or (len(self._longest) == PATIENCE and LARGE * most < self.nbytes):
+            self.nbytes = -(-(most + most // SPARE) // GRAIN) * GRAIN
 
 
 def needed(content: np.ndarray) -> int:
