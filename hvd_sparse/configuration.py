@@ -3,13 +3,13 @@ and the options that all methods have."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Union
 
 from hvd_sparse.checks import (
     check_choice,
@@ -74,9 +74,6 @@ STAGES: Mapping[str, tuple[Callable[[Option], bool], str]] = {
 """Common options that can cause gradients to be copied to the host. Each has a function that
 returns whether a value of the option does this, and the reason."""
 
-EngineChoice = Union[str, dict[str, object], None]
-"""The option ``engine``: an id, a mapping with an "id" and options, or None for the fastest."""
-
 HOST_WIRE, DEVICE_WIRE = "host", "device"
 WIRES = ("auto", HOST_WIRE, DEVICE_WIRE)
 """Choices of the option ``wire``."""
@@ -129,7 +126,7 @@ class Configuration:
     check_replicas_every: int = 0
     telemetry: Writers = False
     telemetry_every: int = 100
-    engine: EngineChoice = None
+    engine: str | dict[str, object] | None = None
     wire: str = "auto"
     name: str | None = None
     timeout_s: float | None = 600.0
@@ -421,11 +418,9 @@ class Configuration:
                 continue
             if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
                 continue
-            try:
+            with contextlib.suppress(InvalidOption):
                 self._check_exchange(exchange)
-            except InvalidOption:
-                continue
-            fitting.append(exchange)
+                fitting.append(exchange)
         return fitting
 
     def resolve_exchange(

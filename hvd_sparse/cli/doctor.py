@@ -148,17 +148,13 @@ def _print_torch() -> None:
     torch = importlib.import_module("torch")
     arrays = importlib.import_module("hvd_sparse.frontend.torch.arrays")
     horovod = importlib.import_module("hvd_sparse.collectives.horovod_torch")
-    device, host = arrays.accelerator(), "    gradients on the CPU: host; "
-    if device is None:
-        print(f"{host}torch finds no accelerator")
-        reason = "torch finds no accelerator"
-    else:
-        print(
-            f"{host}on {device}: device (only selected entries are copied) or, with some parts and "
+    device = arrays.accelerator()
+    told = reason = "torch finds no accelerator"
+    if device is not None:
+        told = (
+            f"on {device}: device (only selected entries are copied) or, with some parts and "
             "options, staged (copied to the host and back)"
         )
         reason = horovod.why_not_on(torch.device(device))
-    if reason is not None:
-        print(f"    wire of messages: host; {reason}")
-    else:
-        print(f"    wire of messages: device, by Horovod's operations on {device}")
+    wire = f"host; {reason}" if reason else f"device, by Horovod's operations on {device}"
+    print(f"    gradients on the CPU: host; {told}\n    wire of messages: {wire}")

@@ -47,7 +47,6 @@ class GroupPlan:
     """
 
     label: ClassVar[str] = "plan"
-    purpose: ClassVar[str] = "plan the groups"
     option: ClassVar[str] = "groups='planned'"
 
     groups: tuple[tuple[str, ...], ...]
@@ -245,7 +244,6 @@ class HiddenDensities:
     """
 
     label: ClassVar[str] = "hiding"
-    purpose: ClassVar[str] = "find the densities that hide"
     option: ClassVar[str] = "density='hiding'"
 
     c_max: float

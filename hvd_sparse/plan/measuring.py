@@ -200,8 +200,8 @@ class MeasuringPolicy(Policy):
         decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
-                f"rank 0 could not {self.kind.purpose}: {decided['failure']}; leave out "
-                f"{self.kind.option}"
+                f"rank 0 could not decide for {self.kind.option}: {decided['failure']}; leave out "
+                "this option"
             )
         decision = self.kind.from_dict(decided)
         if is_first:

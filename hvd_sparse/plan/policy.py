@@ -33,7 +33,6 @@ WAYS = (SPARSE, "dense", FP16)
 EVERYTHING = "everything"
 """The way of a dense step that also sends the residuals; it precedes "dense" and "fp16" steps."""
 
-TRIAL = "the trial of Compression.auto"
 WARMUP = 2
 """Number of first steps that are not measured, because they include compilation and allocation."""
 HOPELESS = 2.0
@@ -315,7 +314,8 @@ class Fallback(Policy):
         return way
 
     def agree(self, owner: Owner, mine: float) -> list[float]:
-        return tell_all(owner, TRIAL, f"hvd_sparse.trial.{owner.name}", mine)
+        what = "the trial of Compression.auto"
+        return tell_all(owner, what, f"hvd_sparse.trial.{owner.name}", mine)
 
     def is_paid(self, position: int) -> bool:
         """Return whether a tensor's residual was sent in a step that succeeded on all ranks."""
