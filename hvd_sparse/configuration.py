@@ -227,8 +227,7 @@ class Configuration:
 
     @cached_property
     def checksum(self) -> int:
-        """32-bit checksum of ``digest``, the hash of the options that must be equal on all ranks.
-        Message headers contain it."""
+        """32-bit checksum of ``digest``. Message headers contain it."""
         return crc32(self.digest.encode())
 
     def is_sparse(self, shape: tuple[int, ...], numel: int) -> bool:

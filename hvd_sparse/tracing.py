@@ -62,8 +62,7 @@ Listener = Callable[[Span], None]
 
 
 class Spans:
-    """Passes one compressor's spans, the start and end times of the parts of a step, to functions
-    (listeners). Without listeners the clock is not read.
+    """Passes one compressor's spans to its listeners. Without listeners the clock is not read.
 
     clock : function that returns seconds. With ``time.thread_time``, spans measure the CPU time of
         the calling thread; then a single listener must not compare times of different threads

@@ -162,9 +162,8 @@ class Pace(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The learning rate as a multiple of ``reference``, the run's mean rate or, if that is not
-        known, its first rate. In the second case, the share is at most 1. If ``reference`` is 0,
-        the share is 1 for a rate above 0, and 0 for a rate of 0."""
+        """``rate / reference``, at most 1 if the run's mean rate is not known. If ``reference`` is
+        0, the share is 1 for a rate above 0, and 0 for a rate of 0."""
         if self.reference == 0:
             return 1.0 if self.rate else 0.0
         share = self.rate / self.reference

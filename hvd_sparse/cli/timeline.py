@@ -96,7 +96,11 @@ def merge_traces(traces: Mapping[str, Sequence[Report]]) -> list[Report]:
     earliest = min(starts.values())
     numbers: dict[tuple[str, int | None], int] = {}
     merged: list[Report] = []
-    for name in sorted(traces, key=lambda name: not _is_ours(traces[name])):
+
+    def is_other(name: str) -> bool:
+        return all(event.get("args", {}).get("writer") != WRITER for event in traces[name])
+
+    for name in sorted(traces, key=is_other):
         for event in traces[name]:
             args = event.get("args", {})
             if START in args or event.get("name") == "process_sort_index":
@@ -121,7 +125,3 @@ def _start_of(name: str, events: Sequence[Report]) -> int:
         f"timeline {name!r} has no start time, so it cannot be merged with others: give files of "
         "HVD_SPARSE_TIMELINE, or of HOROVOD_TIMELINE from Horovod 0.28"
     )
-
-
-def _is_ours(events: Sequence[Report]) -> bool:
-    return any(event.get("args", {}).get("writer") == WRITER for event in events)

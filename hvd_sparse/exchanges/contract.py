@@ -100,8 +100,7 @@ class Exchange(Options):
         raise NotImplementedError
 
     def run(self, context: ExchangeContext) -> Conversation:
-        """Exchange one bucket's selections: yield requests for collectives, receive their results,
-        and return each tensor's arrival. The context raises errors only after the last phase."""
+        """Exchange one bucket's selections. The context raises errors only after the last phase."""
         raise NotImplementedError
 
 

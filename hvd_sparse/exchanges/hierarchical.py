@@ -83,8 +83,12 @@ class Hierarchical(Exchange):
         assert placement is not None
         mates = placement.mates(context.rank)
         # An alltoall of all ranks needs no process set; messages to other nodes are empty.
-        ranks = range(context.world_size)
-        given = [_part(context, placement, r) if r in mates else None for r in ranks]
+        given: list[dict[int, np.ndarray] | None] = [None] * context.world_size
+        for rank in mates:
+            given[rank] = {
+                position: write_values(member.vector[placement.part(rank, member.spec.numel)])
+                for position, member in context.members.items()
+            }
         received = yield context.to_each(given)
         frames: dict[int, np.ndarray] = {}
         with context.guarded():
@@ -109,12 +113,3 @@ class Hierarchical(Exchange):
             )
             arrivals[position] = Arrival(parts) if len(parts) == len(arrived) else BEYOND_RANGE
         return arrivals
-
-
-def _part(context: ExchangeContext, placement: Placement, rank: int) -> dict[int, np.ndarray]:
-    """Return frames, by tensor position, with those parts of this rank's gradients that ``rank``
-    sums."""
-    return {
-        position: write_values(member.vector[placement.part(rank, member.spec.numel)])
-        for position, member in context.members.items()
-    }

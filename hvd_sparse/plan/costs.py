@@ -56,8 +56,7 @@ def sizes_of(told: Sequence[Report]) -> list[int]:
 
 
 def time_messages(gatherer: Gatherer, sizes: Sequence[int]) -> Samples:
-    """Time allgathers of messages with the given lengths, in bytes. Return for each length the
-    bytes that a rank receives, and the seconds of each repetition. All ranks must call this
+    """Time allgathers of messages with the given lengths, in bytes. All ranks must call this
     function. The message of each repetition has a slightly different length, so that the time
     includes Horovod's negotiation of a new length."""
     collective, found = gatherer.collective, []
@@ -98,7 +97,15 @@ class Costs:
     ) -> None:
         self.configuration, self.specs, self.buckets = configuration, specs, buckets
         self._told, self._others = told, max(1, len(told) - 1)
-        self.wire = _wire(samples, overhead_bytes(0) * self._others)
+        # The line is fitted to the slowest rank's time of each repetition.
+        pairs: list[tuple[float, float]] = []
+        for at_size in zip(*samples):
+            slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
+            pairs += [(at_size[0][0], seconds) for seconds in slowest.tolist()]
+        line = fit_line(pairs)
+        # Sizes of messages are told without the headers of the messages.
+        header_s = line.byte_s * overhead_bytes(0) * self._others
+        self.wire = Line(line.start_s + header_s, line.byte_s)
         self._numel = {spec.key: spec.numel for spec in specs}
         self.compressed = {position for (position,) in one_per_tensor(specs, configuration)}
         self.work, self.encode_s = self._work()
@@ -161,18 +168,6 @@ def restricted(buckets: Buckets, positions: Iterable[int]) -> Buckets:
     wanted = set(positions)
     parts = [tuple(position for position in bucket if position in wanted) for bucket in buckets]
     return [part for part in parts if part]
-
-
-def _wire(of_ranks: Sequence[Samples], header_bytes: float) -> Line:
-    """Return the seconds of a message as a linear function of the bytes that a rank receives for
-    its tensors, without the ``header_bytes`` of the messages. The function is fitted to the slowest
-    rank's time of each repetition."""
-    pairs: list[tuple[float, float]] = []
-    for at_size in zip(*of_ranks):
-        slowest = np.max(np.asarray([times for _, times in at_size], np.float64), axis=0)
-        pairs += [(at_size[0][0], seconds) for seconds in slowest.tolist()]
-    line = fit_line(pairs)
-    return Line(line.start_s + line.byte_s * header_bytes, line.byte_s)
 
 
 def _line(seconds: Mapping[str, float], numel: Mapping[str, int]) -> Line:

@@ -256,9 +256,8 @@ class HiddenDensities:
 
     @classmethod
     def make(cls, costs: Costs) -> HiddenDensities:
-        """Choose for each message the largest density at which the message ends before the next one
-        is ready, or the smallest density if there is none. The idea is that of shi2020lags; the
-        rule ``largest_hidden`` is our own."""
+        """Choose the density of each message by ``largest_hidden``. The idea is that of
+        shi2020lags; the rule is our own."""
         rule = costs.configuration.rule
         assert rule is not None and rule.c_max is not None
         specs, least = costs.specs, 1.0 / rule.c_max

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Gatherer
 from hvd_sparse.compatibility import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
-from hvd_sparse.plan.costs import Costs, Samples, sizes_of, time_messages
+from hvd_sparse.plan.costs import Costs, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import SPARSE, WARMUP, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
@@ -24,7 +24,7 @@ from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.records import StepRun, TensorStep, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.tracing import Span
-from hvd_sparse.types import Report, State, Value
+from hvd_sparse.types import Report, Value
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -196,7 +196,14 @@ class MeasuringPolicy(Policy):
         samples = gatherer.tell_all(time_messages(gatherer, sizes_of(told)))
         # Rank 0 decides for all ranks, because rounding differs between machines.
         is_first = gatherer.collective.rank == 0
-        mine = self._decide(told, samples) if is_first else None
+        mine = None
+        if is_first:
+            try:
+                step = self._step
+                costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
+                mine = asdict(self.kind.make(costs))
+            except Exception as error:  # the other ranks wait for rank 0
+                mine = {"failure": f"{type(error).__name__}: {error}"}
         decided = gatherer.tell_all(mine)[0]
         if "failure" in decided:
             raise PeerFailure(
@@ -208,21 +215,10 @@ class MeasuringPolicy(Policy):
             logger.warning("compressor %s: %s", self._compressor, decision)
         return decision
 
-    def _decide(self, told: Sequence[State], samples: Sequence[Samples]) -> Report:
-        """On rank 0, make the decision from the measurements of all ranks, and return it as a dict.
-        Return an error as {"failure": text}, because the other ranks wait for rank 0."""
-        try:
-            step = self._step
-            costs = Costs(step.configuration, step.specs, told, samples, step.buckets)
-            return asdict(self.kind.make(costs))
-        except Exception as error:
-            return {"failure": f"{type(error).__name__}: {error}"}
-
     def _watch_step(self, owner: Owner, position: int | None) -> None:
-        """Begin a step after the decision, and measure again if step times have changed: if the
-        median of a window, on the slowest rank, differs from that of the first window by more than
-        ``FACTOR``. The ranks compare their medians by a collective. This is possible, because no
-        exchange is running during this call."""
+        """Begin a step after the decision, and measure again if step times have changed on the
+        slowest rank (``FACTOR``). The ranks compare their medians by a collective. This is
+        possible, because no exchange is running during this call."""
         self.clock.begins(position)
         last_s = self.clock.begin()
         if last_s is not None:

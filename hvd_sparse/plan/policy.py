@@ -1,9 +1,8 @@
 """Policies decide in each step how gradients are sent. The policy of ``Compression.auto`` is here.
 
 ``auto`` times training steps with gradients sent in each way (sparse, dense and fp16), and then
-uses the fastest way. The trial of a way has warm-up steps and measured steps; it ends early if the
-first measured step is far slower than the best way so far. A step is timed from its first gradient
-to its last result. The slowest rank's medians count, so all ranks choose the same way at once.
+uses the fastest way. A step is timed from its first gradient to its last result. The slowest rank's
+medians count, so all ranks choose the same way at once.
 """
 
 from __future__ import annotations
@@ -262,8 +261,6 @@ class Trial:
             self.verdict = Verdict(fastest, medians)
 
     def _review(self, agree: Agree) -> None:
-        """Begin a new trial if the chosen way now takes more than ``WORSE`` times as long as
-        another way took in the trial."""
         assert self.verdict is not None
         now = max(agree(statistics.median(list(self._durations)[-RECENT:])))
         chosen = self.verdict.way

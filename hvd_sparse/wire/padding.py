@@ -118,23 +118,16 @@ class Padding:
             except StopIteration as stop:
                 result: Result = stop.value
                 return result
-            room = self._rooms[bucket, phase]
-            if request.kind == "allgather":
-                received = yield from self._gather(request.array, room, world_size)
-            else:
-                received = yield request
+            room, array = self._rooms[bucket, phase], request.array
             phase += 1
-
-    def _gather(
-        self, array: np.ndarray, room: Room, world_size: int
-    ) -> Generator[Request, np.ndarray, np.ndarray]:
-        least = room.nbytes if room.nbytes <= MOST_PADDED else 0
-        block = write_block(array, room.for_ranks(world_size) if self._is_device else least)
-        joined = yield Request("allgather", block)
-        contents = read_blocks(joined)
-        if contents is None:  # the exchange raises the error after its last phase
-            return joined
-        room.note(max(map(needed, contents)))
-        brought: np.ndarray = np.concatenate(contents).view(array.dtype)
-        self._count(block.nbytes - array.nbytes, joined.nbytes - brought.nbytes)
-        return brought
+            if request.kind != "allgather":
+                received = yield request
+                continue
+            least = room.nbytes if room.nbytes <= MOST_PADDED else 0
+            block = write_block(array, room.for_ranks(world_size) if self._is_device else least)
+            received = joined = yield Request("allgather", block)
+            contents = read_blocks(joined)
+            if contents is not None:  # otherwise the exchange raises an error after its last phase
+                room.note(max(map(needed, contents)))
+                received = np.concatenate(contents).view(array.dtype)
+                self._count(block.nbytes - array.nbytes, joined.nbytes - received.nbytes)
