@@ -87,8 +87,8 @@ def judge(
 ) -> None:
     """Check an optimizer that was not passed to the compressor; ``settings`` are those of its
     parameter groups. Raises InvalidOption if both the optimizer and the memory apply momentum. Logs
-    a warning if momentum or adaptive steps can cost accuracy, unless the user has been warned
-    already (``is_forewarned``)."""
+    a warning if momentum or adaptive steps can cost accuracy, because the density is low and the
+    memory does not apply momentum, unless the user has been warned already (``is_forewarned``)."""
     memory = configuration.memory
     if memory.counts_votes:
         return  # votes are signs without magnitudes, so the optimizer may have momentum
@@ -102,8 +102,18 @@ def judge(
             )
         if habit is None and not ADAPTIVE.isdisjoint(each):
             habit = "adaptive steps"
-        if habit is not None and not is_forewarned:
-            return warn_of_rare_entries(configuration, habit)
+        density = configuration.density(LONG_RUN)
+        is_rare = density is not None and density <= COSTS_ACCURACY_AT and not memory.finishes
+        if habit is not None and is_rare and not is_forewarned:
+            logger.warning(
+                "the optimizer has %s and gets gradients of density %g with memory %s, which can "
+                "cost accuracy: give the optimizer to the compressor, Compression.<method>(..., "
+                "optimizer=optimizer), which then applies momentum before it selects",
+                habit,
+                density,
+                memory.id,
+            )
+            return
 
 
 def _momentum_in(settings: Mapping[str, Option]) -> str | None:
@@ -111,22 +121,6 @@ def _momentum_in(settings: Mapping[str, Option]) -> str | None:
         return f"momentum {settings['momentum']}"
     found = [name for name in ("betas", "beta_1") if name in settings]
     return f"{found[0]} {settings[found[0]]}" if found else None
-
-
-def warn_of_rare_entries(configuration: Configuration, what: str) -> None:
-    """Warn that the optimizer's momentum or adaptive steps (named by ``what``) can cost accuracy,
-    if the density is low and the memory does not apply momentum."""
-    density = configuration.density(LONG_RUN)
-    if density is None or density > COSTS_ACCURACY_AT or configuration.memory.finishes:
-        return
-    logger.warning(
-        "the optimizer has %s and gets gradients of density %g with memory %s, which can cost "
-        "accuracy: give the optimizer to the compressor, Compression.<method>(..., "
-        "optimizer=optimizer), which then applies momentum before it selects",
-        what,
-        density,
-        configuration.memory.id,
-    )
 
 
 @dataclass(eq=False)

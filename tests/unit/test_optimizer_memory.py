@@ -10,7 +10,7 @@ from hvd_sparse.memories.error_feedback import ErrorFeedback
 from hvd_sparse.memories.momentum_correction import MomentumCorrection
 from hvd_sparse.memories.momentum_feedback import MomentumFeedback
 from hvd_sparse.methods import METHODS
-from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, warn_of_rare_entries
+from hvd_sparse.optimizer_memory import OF_ADAM, OF_MUON, OF_SGD, Handover, judge
 from hvd_sparse.plan.policy import WAYS
 from hvd_sparse.selectors.adacomp import AdaComp
 
@@ -93,8 +93,8 @@ LATE = {"id": "piecewise", "boundaries": [10], "densities": [0.5, 0.001]}
     ],
     ids=str,
 )
-def test_momentum_is_warned_of_where_entries_will_be_rare(options, is_told, caplog):
-    warn_of_rare_entries(configure(**options), "momentum 0.9")
+def test_adaptive_steps_are_warned_of_where_entries_will_be_rare(options, is_told, caplog):
+    judge(configure(**options), [{"alpha": 0.9}], is_forewarned=False)
     assert len(caplog.records) == int(is_told)
 
 
