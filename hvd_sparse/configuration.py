@@ -433,7 +433,7 @@ class Configuration:
         # Use the density after any warm-up, because the exchange is kept until the ranks change.
         density = self.density(LONG_RUN) or UNKNOWN_DENSITY
         in_message = max(1, sum(spec.numel for spec in specs) // max(1, buckets))
-        costs = {}
+        costs_ms = {}
         for each in self.exchanges(placement):
             phases = buckets * len(each.phases(self.selector, placement.world_size))
             nbytes = 0.0
@@ -441,8 +441,8 @@ class Configuration:
                 width = spec.accumulator.itemsize
                 entry_bytes = each.entry_bytes(self.codec, in_message, density, width)
                 nbytes += spec.numel * each.inbound(density, entry_bytes, placement)
-            costs[each] = auto.predicted_ms(phases, nbytes)
-        return min(costs, key=costs.__getitem__)
+            costs_ms[each] = phases * auto.latency_ms + 8 * nbytes / (auto.bandwidth_gbit * 1e6)
+        return min(costs_ms, key=costs_ms.__getitem__)
 
     def __str__(self) -> str:
         return ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self))

@@ -86,13 +86,9 @@ def add_commands(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[
 
     words = "list every method with its paper, and every part with its options and paper"
     add("list", list_parts, words)
-    names = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
-    names.add_argument(
-        "names",
-        nargs="+",
-        metavar="NAME",
-        help="a method, a part or a citation key, for example ldte_bs",
-    )
+    names = "a method, a part or a citation key, for example ldte_bs"
+    cites = add("cite", cite, "print the BibTeX of methods, parts or citation keys")
+    cites.add_argument("names", nargs="+", metavar="NAME", help=names)
     words = (
         "print installed versions, the engine, missing packages, and which frontends can be used"
     )

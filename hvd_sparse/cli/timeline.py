@@ -19,14 +19,8 @@ from hvd_sparse.types import Report
 def set_up(parser: argparse.ArgumentParser) -> None:
     files = "timelines of any ranks, of hvd_sparse and of Horovod, in any order"
     parser.add_argument("files", nargs="+", metavar="FILE", help=files)
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="the merged timeline to write",
-    )
+    merged = "the merged timeline to write"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help=merged)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -52,10 +52,5 @@ class Auto(Exchange):
             return Placement(rank, nodes)
         return in_nodes_of(self.ranks_per_node or 1, rank, world_size)
 
-    def predicted_ms(self, phases: int, nbytes: float) -> float:
-        """Return the predicted milliseconds of an exchange of ``phases`` collectives. ``nbytes`` is
-        the number of bytes that a node receives in all of them together."""
-        return phases * self.latency_ms + 8 * nbytes / (self.bandwidth_gbit * 1e6)
-
     def inbound(self, density: float, entry_bytes: float, placement: Placement) -> float:
         return math.inf  # another exchange takes its place before the first step

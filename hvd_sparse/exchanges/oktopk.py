@@ -87,12 +87,15 @@ class OkTopK(Exchange):
             if not context.is_lost:
                 plans = {p: _Plan(self, context, member) for p, member in context.members.items()}
                 for rank, part in enumerate(parts):
-                    part |= {p: plan.encode(rank) for p, plan in plans.items() if plan.owns(rank)}
+                    part |= {
+                        p: plan.encode(rank) for p, plan in plans.items() if rank in plan.regions
+                    }
         received = yield context.to_each(parts)
         reduced: dict[int, np.ndarray] = {}
         with context.guarded():
             arrived = context.read(received)
-            sums = {p: plan.reduce(arrived) for p, plan in plans.items() if plan.owns(context.rank)}
+            owned = {p: plan for p, plan in plans.items() if context.rank in plan.regions}
+            sums = {p: plan.reduce(arrived) for p, plan in owned.items()}
             reduced = {p: frame for p, frame in sums.items() if frame is not None}
         gathered = yield Request("allgather", context.write(reduced))
         arrived = context.read(gathered)
@@ -131,25 +134,20 @@ class _Plan:
         if memo is None:
             memo = {"threshold": 0.0, "count": 0, "age": 0, "edges": equal}
         self._threshold, self._age = memo["threshold"], memo["age"]
-        self.edges = memo["edges"] if len(memo["edges"]) == regions + 1 else equal
+        self._edges = edges = memo["edges"] if len(memo["edges"]) == regions + 1 else equal
         # If k has changed, the threshold belongs to the old k, so the step is exact.
         has_old_k = memo["count"] != member.count
         self.is_exact_step = sends_all or has_old_k or memo["age"] >= options.period
-        # By position, so that small tensors, with few regions, do not all have the same owners.
-        self._owners = {(member.position + j) % context.world_size: j for j in range(regions)}
+        # The regions by owner, in ascending order. The first owner depends on the position, so that
+        # small tensors, with few regions, do not all have the same owners.
+        owners = [(member.position + j) % context.world_size for j in range(regions)]
+        self.regions = dict(zip(owners, map(slice, edges, edges[1:])))
         most = numel if sends_all else options.slack * member.count / regions
         self._most = math.ceil(min(numel, most))
         self._rounding = Selection.empty(numel, member.spec.accumulator)
 
-    def owns(self, rank: int) -> bool:
-        return rank in self._owners
-
-    def region(self, rank: int) -> slice:
-        number = self._owners[rank]
-        return slice(self.edges[number], self.edges[number + 1])
-
     def encode(self, rank: int) -> np.ndarray:
-        region = self.region(rank)
+        region = self.regions[rank]
         return self._pass_on(self._member.selection.region(region), region)
 
     def _pass_on(self, selection: Selection, region: slice) -> np.ndarray:
@@ -165,7 +163,7 @@ class _Plan:
     def reduce(self, messages: list[Message]) -> np.ndarray | None:
         """Add up the entries of this rank's region in rank order. Return the largest sums as a
         frame, or None if a sum has overflowed."""
-        position, region = self._member.position, self.region(self._rank)
+        position, region = self._member.position, self.regions[self._rank]
         total = np.zeros(region.stop - region.start, self._member.spec.accumulator)
         for message in messages:
             entries = self._member.decode(message.frame(position), total.size, self._kernels)
@@ -182,11 +180,11 @@ class _Plan:
 
     def finish(self, messages: list[Message]) -> Arrival:
         numel, position = self._member.spec.numel, self._member.position
-        if any(position not in messages[owner].frames for owner in self._owners):
+        if any(position not in messages[owner].frames for owner in self.regions):
             return BEYOND_RANGE
         parts = []
-        for owner in self._owners:  # in the order of their regions
-            region, frame = self.region(owner), messages[owner].frame(position)
+        for owner, region in self.regions.items():
+            frame = messages[owner].frame(position)
             entries = self._member.decode(frame, region.stop - region.start, self._kernels)
             parts.append((region, entries))
         applied = Selection.joined(parts, numel)
@@ -206,9 +204,8 @@ class _Plan:
             threshold *= drift
         elif applied.count < LOW * count:
             threshold /= drift
-        regions = len(self.edges) - 1
         # Give regions equally many applied entries; those of the next step are spread similarly.
-        edges = self.edges
+        regions, edges = len(self.regions), self._edges
         if applied.count >= regions:
             inner = [int(applied.indices[j * applied.count // regions]) for j in range(1, regions)]
             edges = [0, *inner, self._member.spec.numel]

@@ -162,10 +162,8 @@ def sum_tensors(mine: State | None, chosen: State, holders: int, gatherer: Gathe
     collective = gatherer.collective
     sizes = holders, chosen["world_size"], collective.world_size
     tensors = {}
-    for key in chosen["model"]:
-        if key not in chosen["tensors"]:
-            continue
-        example, arrays = chosen["tensors"][key], {}
+    for key, example in chosen["tensors"].items():
+        arrays = {}
         for array_name, (dtype, length) in sorted(example["arrays"].items()):
             part = np.zeros(length, np.float64)
             if mine is not None:

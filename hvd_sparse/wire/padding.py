@@ -102,10 +102,7 @@ class Padding:
         self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)
 
     def carry(
-        self,
-        conversation: Generator[Request, np.ndarray, Result],
-        bucket: int,
-        world_size: int,
+        self, conversation: Generator[Request, np.ndarray, Result], bucket: int, world_size: int
     ) -> Generator[Request, np.ndarray, Result]:
         """Run an exchange, and return its result. Yield its requests for collectives; those for
         allgathers have padded blocks in place of the arrays. ``bucket`` is the bucket's number, the
