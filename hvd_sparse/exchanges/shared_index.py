@@ -148,13 +148,12 @@ def _statistics(context: ExchangeContext) -> np.ndarray:
 def _choose_by(context: ExchangeContext, statistics: np.ndarray) -> None:
     if context.is_lost:
         return
-    offset = 0
-    for member in context.members.values():
-        size = member.selector.measures(member.spec.numel)
+    members = context.members.values()
+    ends = np.cumsum([member.selector.measures(member.spec.numel) for member in members])
+    for member, part in zip(members, np.split(statistics, ends)):
         # The sum has the widest dtype of the bucket.
-        part = statistics[offset : offset + size].astype(member.vector.dtype, copy=False)
-        member.outgoing.found = member.selector.find_by(part, member.vector, context.kernels)
-        offset += size
+        own = part.astype(member.vector.dtype, copy=False)
+        member.outgoing.found = member.selector.find_by(own, member.vector, context.kernels)
 
 
 def _own(member: Member, indices: np.ndarray) -> Selection:
@@ -180,12 +179,11 @@ def _arrivals(
 ) -> dict[int, Arrival]:
     """Return the exchange's result for every member: the summed entries to apply, and this rank's
     own values at the same indices, which are removed from its residual."""
-    arrivals, offset = {}, 0
-    for position, indices in chosen.items():
+    arrivals, ends = {}, np.cumsum([indices.size for indices in chosen.values()], dtype=int)
+    for (position, indices), part in zip(chosen.items(), np.split(summed, ends)):
         member, numel = context.members[position], context.members[position].spec.numel
         left = _own(member, indices)
-        sums = summed[offset : offset + indices.size].astype(left.values.dtype, copy=False)
-        arrivals[position] = Arrival(((slice(0, numel), Selection(indices, sums, numel)),), left)
+        sums = Selection(indices, part.astype(left.values.dtype, copy=False), numel)
+        arrivals[position] = Arrival(((slice(0, numel), sums),), left)
         member.outgoing.entries, member.outgoing.accumulated = indices.size, None
-        offset += indices.size
     return arrivals

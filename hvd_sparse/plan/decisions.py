@@ -25,9 +25,6 @@ GRID = 48
 """Number of steps of the logarithmic grid of densities. With the grid, rounding errors cannot
 change a chosen density."""
 
-Plan = tuple[int, ...]
-"""For each group, the first layer after it: (2, 5) has the groups of layers 0 to 1 and 2 to 4."""
-
 
 @dataclass(frozen=True)
 class GroupPlan:
@@ -204,8 +201,9 @@ def partition_end_s(instance: Instance, parts: Sequence[Sequence[int]]) -> float
     return max(wire_s, compute_s)
 
 
-def best_plan(instance: Instance) -> Plan:
+def best_plan(instance: Instance) -> tuple[int, ...]:
     """Return the plan whose step ends earliest; of equally fast plans, one with the fewest groups.
+    A plan has the first layer after each group: (2, 5) has the groups of layers 0 to 1 and 2 to 4.
     The search is a dynamic program over the boundaries of groups and the number of groups before
     them. shi2020mgs chooses greedily, which is not optimal (docs/adr/0019-planner.md)."""
     size = instance.size

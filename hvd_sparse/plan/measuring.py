@@ -130,7 +130,7 @@ class MeasuringPolicy(Policy):
 
     def __init__(self, step: Step, name: str) -> None:
         super().__init__()
-        self._step, self._compressor = step, name
+        self._step = step
         self._name = f"hvd_sparse.{self.kind.label}.{name}"
         self._timing = f"the timing of messages for {self.kind.option}"
         self._came_s = 0.0
@@ -180,8 +180,7 @@ class MeasuringPolicy(Policy):
             self.measurements.begin(0.0, was_good=is_counted)
             is_counted = False
             with waiting(owner, self._timing):
-                limit_s = owner.configuration.timeout_s
-                self.decision = self._agree(Gatherer(owner.messenger, self._name, limit_s))
+                self.decision = self._agree(owner)
         self._steps += 1
         self.measurements.begin(time.perf_counter(), was_good=is_counted)
         if self.decision is not None:
@@ -189,7 +188,8 @@ class MeasuringPolicy(Policy):
             self._adopt(owner, self.decision)
             self.clock.drop()
 
-    def _agree(self, gatherer: Gatherer) -> Value:
+    def _agree(self, owner: Owner) -> Value:
+        gatherer = Gatherer(owner.messenger, self._name, owner.configuration.timeout_s)
         told = gatherer.tell_all(self.measurements.to_dict())
         if min(each["steps"] for each in told) < ENOUGH:
             return None
@@ -212,7 +212,7 @@ class MeasuringPolicy(Policy):
             )
         decision = self.kind.from_dict(decided)
         if is_first:
-            logger.warning("compressor %s: %s", self._compressor, decision)
+            logger.warning("compressor %s: %s", owner.name, decision)
         return decision
 
     def _watch_step(self, owner: Owner, position: int | None) -> None:

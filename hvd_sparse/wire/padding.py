@@ -25,9 +25,6 @@ from hvd_sparse.collectives.contract import MOST_BYTES, Request
 from hvd_sparse.types import Value
 
 Result = TypeVar("Result")
-Count = Callable[[int, int], None]
-"""Function of two numbers: how many bytes of padding and headers were sent, and how many were
-received."""
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64
@@ -94,10 +91,11 @@ def read_blocks(joined: np.ndarray) -> list[np.ndarray] | None:
 
 
 class Padding:
-    """Pads what the allgathers of one compressor send. ``count`` is called for each of them. If
-    messages are sent from a device (``is_device``), those of any length are padded."""
+    """Pads what the allgathers of one compressor send. For each of them, ``count`` is called with
+    the bytes of padding and headers that were sent and received. If messages are sent from a device
+    (``is_device``), those of any length are padded."""
 
-    def __init__(self, count: Count, *, is_device: bool = False) -> None:
+    def __init__(self, count: Callable[[int, int], None], *, is_device: bool = False) -> None:
         self._count, self._is_device = count, is_device
         self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)
 
