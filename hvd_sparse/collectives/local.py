@@ -40,8 +40,8 @@ class LocalWorld:
         self.world_size = world_size
         self.nodes = tuple(rank // ranks_per_node for rank in range(world_size))
         self.timeout_s = timeout_s
-        self._meetings: dict[str, _Meeting] = {}
-        self._lock = threading.Lock()
+        self.meetings: dict[str, _Meeting] = {}
+        self.lock = threading.Lock()
 
     def run(self, function: Callable[..., Result], *arguments: object) -> list[Result]:
         """Call ``function(collective, *arguments)`` on every rank, and return the results in rank
@@ -77,21 +77,6 @@ class LocalWorld:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return results
-
-    def meet(self, rank: int, name: str, brought: object) -> _Meeting:
-        """Submit a rank's arrays to the collective with this name, and return the collective."""
-        with self._lock:
-            meeting = self._meetings.setdefault(name, _Meeting())
-            if rank in meeting.brought:
-                raise RankMismatch(
-                    f"rank {rank} submits {name!r} twice before it is done: wait for its result "
-                    "first, or use another name"
-                )
-            meeting.brought[rank] = brought
-            if len(meeting.brought) == self.world_size:
-                del self._meetings[name]  # the name is free again
-                meeting.is_complete.set()
-            return meeting
 
 
 @dataclass(eq=False)
@@ -135,8 +120,19 @@ class LocalCollective:
     ) -> _LocalPending:
         """Start a collective with copies of ``parts``, because callers overwrite the originals.
         ``finish`` is a function of all ranks' parts that returns the result."""
-        meeting = self._world.meet(self.rank, name, [part.copy() for part in parts])
-        return _LocalPending(self._world, meeting, name, finish)
+        world, rank, copies = self._world, self.rank, [part.copy() for part in parts]
+        with world.lock:
+            meeting = world.meetings.setdefault(name, _Meeting())
+            if rank in meeting.brought:
+                raise RankMismatch(
+                    f"rank {rank} submits {name!r} twice before it is done: wait for its result "
+                    "first, or use another name"
+                )
+            meeting.brought[rank] = copies
+            if len(meeting.brought) == self.world_size:
+                del world.meetings[name]  # the name is free again
+                meeting.is_complete.set()
+        return _LocalPending(world, meeting, name, finish)
 
     def allgather(self, array: np.ndarray, name: str) -> _LocalPending:
         def finish(everything: list[list[np.ndarray]]) -> np.ndarray:

@@ -24,15 +24,12 @@ from hvd_sparse.wire.frame import crc32
 HEADER_BYTES = 16
 """Number of bytes before a message: its length and a checksum of the name, as int64."""
 REMEMBERED = 8
-"""The room is the number of bytes that the first collective of ``_Gathering`` sends of each
-message. It is computed from the longest messages of this many last allgathers under the same
-name."""
+"""Number of last allgathers under a name whose longest messages determine the room (see
+``_Gathering``)."""
 SPARE = 16
-"""The room (see ``REMEMBERED``) is the longest of the remembered lengths plus 1 / SPARE of that
-length."""
+"""The room is longer than the longest of these messages by 1 / ``SPARE`` of its length."""
 STEADY = 2
-"""If the remembered lengths differ by more than this factor, the room is 0, to send little
-padding."""
+"""If these lengths differ by more than this factor, the room is 0, to send little padding."""
 
 
 @dataclass(eq=False)

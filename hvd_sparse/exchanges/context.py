@@ -201,7 +201,6 @@ class ExchangeContext:
         """
         if self.errors:
             return write_error(self.rank, self.step, self.configuration, "; ".join(self.errors))
-        # If another rank has failed, the message is empty; all ranks still take part.
         given = {} if frames is None or self.failure is not None else frames
         # Add up the lengths first, so that a message above the limit is not allocated.
         total = OVERHEAD_BYTES + 4 * len(self.members)
@@ -255,12 +254,9 @@ class ExchangeContext:
             raise PeerFailure("compressing failed on " + "; on ".join(failed))
         # Compare with this rank's own step, because messages of an old step agree with each other.
         step, members = self.step & 0xFFFFFFFF, tuple(sorted(self.members))
+        mine = self.configuration, step, members
         for message in messages:
-            if (message.configuration, message.step, message.members) != (
-                self.configuration,
-                step,
-                members,
-            ):
+            if (message.configuration, message.step, message.members) != mine:
                 raise RankMismatch(
                     f"bucket {self.bucket}: rank {message.rank} is at step {message.step} with "
                     f"tensors {self._names(message.members)}, rank {self.rank} at step {step} with "

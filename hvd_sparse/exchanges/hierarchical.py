@@ -82,7 +82,6 @@ class Hierarchical(Exchange):
         placement = context.placement
         assert placement is not None
         mates = placement.mates(context.rank)
-        # An alltoall of all ranks needs no process set; messages to other nodes are empty.
         given: list[dict[int, np.ndarray] | None] = [None] * context.world_size
         for rank in mates:
             given[rank] = {

@@ -131,8 +131,7 @@ class Costs:
         return sorted(found, key=lambda position: (self.ready_s[specs[position].key], -position))
 
     def received(self, sent: float) -> float:
-        """Return the bytes that a rank receives for a tensor of which each rank sends ``sent``
-        bytes."""
+        """Return the bytes that a rank receives of a tensor if each rank sends ``sent`` bytes."""
         return (sent + overhead_bytes(1) - overhead_bytes(0)) * self._others
 
     def whole_s(self, key: str) -> float:

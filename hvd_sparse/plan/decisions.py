@@ -163,14 +163,10 @@ class Instance:
         self, layer_s: ArrayLike, nbytes: ArrayLike, wire: Line, group_s: float = 0.0
     ) -> None:
         self.layer_s, self.nbytes = np.asarray(layer_s, np.float64), np.asarray(nbytes, np.float64)
-        self.wire, self.group_s = wire, group_s
+        self.size, self.wire, self.group_s = self.layer_s.size, wire, group_s
         self._layer_sums, self._byte_sums = (
             np.concatenate([[0.0], np.cumsum(each)]) for each in (self.layer_s, self.nbytes)
         )
-
-    @property
-    def size(self) -> int:
-        return int(self.layer_s.size)
 
     def compute_s(self, start: Numbers, stop: Numbers) -> Numbers:
         """Return the seconds of backward pass, selecting and encoding of layers [start, stop)."""

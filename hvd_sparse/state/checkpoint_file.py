@@ -55,19 +55,17 @@ class Writer:
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._digest = hashlib.sha256()
-        self._place = 0
         self._write(MAGIC)
 
     def _write(self, data: bytes | memoryview) -> None:
         self._stream.write(data)
         self._digest.update(data)
-        self._place += len(data)
 
     def add(self, array: np.ndarray) -> dict[str, object]:
         """Write an array. Return a description of its dtype, length and place in the file, which
         replaces the array in the state."""
         array = np.ascontiguousarray(array)
-        told = {"dtype": array.dtype.name, "length": array.size, "place": self._place}
+        told = {"dtype": array.dtype.name, "length": array.size, "place": self._stream.tell()}
         self._write(array.view(np.uint8).data if array.size else b"")
         return told
 

@@ -185,10 +185,8 @@ class Held:
 
     @property
     def point(self) -> Point:
-        return [
-            self.generation,
-            {key: tensor["steps"] for key, tensor in self.state["tensors"].items()},
-        ]
+        steps = {key: tensor["steps"] for key, tensor in self.state["tensors"].items()}
+        return [self.generation, steps]
 
 
 class Commits:

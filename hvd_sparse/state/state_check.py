@@ -50,9 +50,9 @@ def named_as(state: State, specs: Sequence[TensorSpec]) -> State:
     returned unchanged."""
     if not isinstance(state, Mapping):
         return state
-    parts = {part: state.get(part) for part in ("model", "tensors")}
     ours, changed = {bare(spec.key): spec.key for spec in specs}, {}
-    for part, told in parts.items():
+    for part in ("model", "tensors"):
+        told = state.get(part)
         if not isinstance(told, Mapping) or not all(isinstance(key, str) for key in told):
             return state
         changed[part] = {ours.get(bare(key), key): value for key, value in told.items()}
