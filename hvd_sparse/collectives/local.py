@@ -100,20 +100,12 @@ class _LocalPending:
         return self.meeting.is_complete.is_set()
 
 
-@dataclass(eq=False)
 class LocalCollective:
     """The collectives of one rank of a ``LocalWorld``."""
 
-    _world: LocalWorld
-    rank: int
-
-    @property
-    def world_size(self) -> int:
-        return self._world.world_size
-
-    @property
-    def nodes(self) -> tuple[int, ...]:
-        return self._world.nodes
+    def __init__(self, world: LocalWorld, rank: int) -> None:
+        self._world, self.rank = world, rank
+        self.world_size, self.nodes = world.world_size, world.nodes
 
     def _submit(
         self, name: str, parts: list[np.ndarray], finish: Callable[[list[Any]], np.ndarray]

@@ -24,8 +24,6 @@ REPETITIONS = 5
 """Number of timed repetitions of each length, after one that is not timed."""
 LEAST_SPREAD = 8
 """Least ratio of the longest to the shortest message, so that times differ by more than noise."""
-ITEM = 8
-"""Number of bytes by which the message of each repetition is longer than the previous one."""
 
 Buckets = list[tuple[int, ...]]
 Samples = list[tuple[float, list[float]]]
@@ -64,7 +62,7 @@ def time_messages(gatherer: Gatherer, sizes: Sequence[int]) -> Samples:
     for number, size in enumerate(sizes):
         times, received = [], []
         for repetition in range(1 + REPETITIONS):
-            message = np.zeros(size + ITEM * repetition, np.uint8)
+            message = np.zeros(size + 8 * repetition, np.uint8)
             start_s = time.perf_counter()
             collective.allgather(message, f"{gatherer.name}.size.{number}").wait(gatherer.timeout_s)
             times.append(time.perf_counter() - start_s)

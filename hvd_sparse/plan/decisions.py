@@ -73,9 +73,7 @@ class GroupPlan:
     @classmethod
     def from_dict(cls, told: State) -> GroupPlan:
         lines = {name: Line(**told[name]) for name in ("wire", "work", "decode")}
-        return cls(
-            tuple(tuple(names) for names in told["groups"]), dict(told["predicted_s"]), **lines
-        )
+        return cls(tuple(map(tuple, told["groups"])), told["predicted_s"], **lines)
 
     def buckets(self, specs: Sequence[TensorSpec]) -> Buckets:
         positions = {spec.key: position for position, spec in enumerate(specs)}

@@ -45,9 +45,6 @@ took in the last trial."""
 RECENT = 50
 """Largest number of recent steps from which a review computes the median."""
 
-Agree = Callable[[float], list[float]]
-"""Collective that gathers one number from every rank."""
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -228,10 +225,11 @@ class Trial:
         every = self.review_every
         return self.verdict is None or (every > 0 and every - self._done % every <= RECENT)
 
-    def next(self, last_s: float | None, agree: Agree) -> str:
+    def next(self, last_s: float | None, agree: Callable[[float], list[float]]) -> str:
         """Return the way in which the step that begins sends its gradients. All ranks get the same
-        way; to compare their times, they run the collective ``agree``. ``last_s`` is the time of
-        the previous step in seconds; None if that step failed."""
+        way; to compare their times, they run the collective ``agree``, which gathers one number
+        from every rank. ``last_s`` is the time of the previous step in seconds; None if that step
+        failed."""
         if last_s is not None:
             self._durations.append(last_s)
             self._done += 1
@@ -241,7 +239,7 @@ class Trial:
             self._review(agree)
         return self.ways[len(self._medians)] if self.verdict is None else self.verdict.way
 
-    def _try(self, agree: Agree) -> None:
+    def _try(self, agree: Callable[[float], list[float]]) -> None:
         """Go on to the next way if the current way has been measured ``steps`` times, or if its
         first measured step was too slow. After the last way, choose the fastest."""
         measured = self._done - WARMUP
@@ -260,7 +258,7 @@ class Trial:
             fastest = min(medians, key=lambda way: medians[way] * handicap.get(way, 1.0))
             self.verdict = Verdict(fastest, medians)
 
-    def _review(self, agree: Agree) -> None:
+    def _review(self, agree: Callable[[float], list[float]]) -> None:
         assert self.verdict is not None
         now = max(agree(statistics.median(list(self._durations)[-RECENT:])))
         chosen = self.verdict.way
@@ -327,9 +325,8 @@ class Fallback(Policy):
         self.clock.end()
 
     def describe(self) -> dict[str, object]:
-        trial = self.trial
-        told = {"trial_steps": trial.steps, "review_every": trial.review_every}
-        return {"trial": {"ways": list(trial.ways), **told}}
+        ways, steps, every = self.trial.ways, self.trial.steps, self.trial.review_every
+        return {"trial": {"ways": list(ways), "trial_steps": steps, "review_every": every}}
 
     def loaded(self, owner: Owner, tensors: Mapping[str, object]) -> None:
         """Record that residuals were loaded, so that they are sent before dense gradients."""
