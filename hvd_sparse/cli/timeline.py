@@ -52,10 +52,10 @@ def read_trace(path: str | os.PathLike[str]) -> list[Report]:
         if not all(isinstance(event, dict) for event in found):
             broken += 1
         elif found:
-            events, noted = events + found, broken
+            events += found
+            noted = broken
     for number, event in enumerate(events, 1):
-        fault = _fault_of(event)
-        if fault is not None:
+        if fault := _fault_of(event):
             raise InvalidOption(
                 f"event {number} of timeline {name!r} is malformed: {fault}; give files that "
                 f"{WRITER} or Horovod wrote"
