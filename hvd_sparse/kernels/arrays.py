@@ -1,4 +1,5 @@
-"""Vectors on the host or a device: aligned allocation, elementwise maximum, sums and finiteness."""
+"""Vectors on the host or a device: aligned allocation, elementwise maximum, sums, finiteness, and
+subnormal numbers."""
 
 from __future__ import annotations
 
@@ -58,3 +59,9 @@ def is_finite(x: np.ndarray) -> bool:
 def as_array(x: np.ndarray) -> np.ndarray:
     """Return a numpy array: x itself, or a copy on the host if x is a vector on a device."""
     return x if isinstance(x, np.ndarray) else x.copy()
+
+
+def keeps_subnormals() -> bool:
+    """Return whether this thread keeps subnormal numbers, which ``torch.set_flush_denormal`` and
+    compilers' fast-math flags turn into zero."""
+    return bool(np.float32(1e-20) * np.float32(1e-20) > 0)

@@ -8,11 +8,10 @@ import json
 from collections.abc import Sequence
 from socket import gethostname
 
-import numpy as np
-
 from hvd_sparse.collectives.contract import Gatherer, Placement
 from hvd_sparse.configuration import LOCAL, Configuration
 from hvd_sparse.errors import InvalidOption, RankMismatch
+from hvd_sparse.kernels.arrays import keeps_subnormals
 from hvd_sparse.types import Report, TensorSpec
 from hvd_sparse.version import __version__
 
@@ -30,6 +29,7 @@ def describe_rank(
     return {
         "nodes": None if placement is None else list(placement.nodes),
         "version": __version__,
+        # If only some ranks keep them, the ranks compute different sums.
         "subnormal numbers": "kept" if keeps_subnormals() else "treated as zero",
         "name": name,
         "configuration": {
@@ -38,13 +38,6 @@ def describe_rank(
         "tensors": [f"{spec.key} {list(spec.shape)} {spec.dtype}" for spec in specs],
         "densities": [] if rule is None else [f"{key} {d!r}" for key, d in rule.table.items()],
     }
-
-
-def keeps_subnormals() -> bool:
-    """Return whether this thread keeps subnormal numbers, which ``torch.set_flush_denormal`` and
-    compilers' fast-math flags turn into zero. If only some ranks keep them, the ranks compute
-    different sums."""
-    return bool((np.full(8, 1e-20, np.float32) * np.float32(1e-20) > 0).all())
 
 
 def handshake(document: Report, gatherer: Gatherer) -> None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from hvd_sparse.kernels.arrays import keeps_subnormals
 from hvd_sparse.kernels.contract import Aim, Kernels, Moments, Taking
 from hvd_sparse.kernels.numba import fused, lists, scans
 from hvd_sparse.kernels.numba.packing import CompiledPackers
@@ -114,9 +115,9 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return int(sum(counts))
 
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        if threshold < float(np.finfo(x.dtype).smallest_normal):
-            # A thread may flush subnormal numbers to zero, so numpy does subnormal thresholds.
-            return super().take_at_least(x, threshold)
+        least = float(np.finfo(x.dtype).smallest_normal)
+        if threshold < least and not keeps_subnormals():
+            threshold = least  # the scan compares bit patterns, and would take subnormal numbers
         return joined([taken for _, taken in self._take(x, threshold, x.size)])
 
     def count_and_take(
