@@ -1,10 +1,5 @@
-"""Search for a threshold that roughly the wanted number of entries reach.
-
-The search counts the entries that reach a threshold, and narrows an interval, the bracket. More
-than the wanted number of entries reach its lower end, and at most this number reach its upper end.
-The search ends if a count is close enough to the wanted number, if further counts would not help,
-or after ``max_passes`` counts.
-"""
+"""Search for a threshold that roughly the wanted number of entries reach. The search counts the
+entries that reach a threshold, and narrows an interval of thresholds, the bracket."""
 
 from __future__ import annotations
 
@@ -91,48 +86,37 @@ def check_tolerance(value: Any, what: str, *, is_strict: bool = False) -> tuple[
 
 
 class _Counter:
-    """Counts the entries of a vector that reach a threshold. If the count is too high for the
-    search to end, but low enough for a list, the counter lists these entries (the candidates).
-    Later thresholds are higher, so it then counts only among the candidates."""
+    """Counts the entries of a vector that reach a threshold, and lists them if they are few. If the
+    count is too high for the search to end, later thresholds are higher, so the counter then counts
+    only among the listed entries (the candidates)."""
 
-    def __init__(self, x: np.ndarray, wanted: int, kernels: Kernels) -> None:
-        self._x, self._kernels = x, kernels
+    def __init__(self, x: np.ndarray, band: Band, kernels: Kernels) -> None:
+        self._x, self._band, self._kernels = x, band, kernels
         # List at most an eighth of the vector, or 3 k entries if that is more.
-        self._few = min(CANDIDATES * wanted, max(x.size // 8, 3 * wanted))
-        self._candidates: Selection | None = None
-        self._last: tuple[float, Selection | None] = (-1.0, None)
+        few = min(CANDIDATES * band.wanted, max(x.size // 8, 3 * band.wanted))
+        self._few = max(few, band.most)
+        self.candidates: Selection | None = None
         self.passes = 0
 
-    def count(self, threshold: float, most: int) -> int:
-        if self._candidates is not None:
-            return self._kernels.count_at_least(self._candidates.values, threshold)
-        # Count and take in one pass, because the last count usually ends the search.
-        count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
-        self.passes += 1
-        self._last = threshold, taken
-        # All later thresholds are higher, so the entries that reach them are among the taken ones.
-        if count > most:
-            self._candidates = taken
-        return count
+    def take(self, threshold: float) -> tuple[int, Selection | None]:
+        """Return the number of entries that reach the threshold, and these entries, unless they are
+        too many for a list."""
+        if self.candidates is None:
+            count, taken = self._kernels.count_and_take(self._x, threshold, self._few)
+            self.passes += 1
+        else:
+            kept = self._kernels.take_at_least(self.candidates.values, threshold)
+            indices = self.candidates.indices[kept.indices]
+            count, taken = kept.count, Selection(indices, kept.values, self._x.size)
+        if count > self._band.most:
+            self.candidates = taken
+        return count, taken
 
-    @property
-    def is_short(self) -> bool:
-        return self._candidates is not None
-
-    def largest(self, count: int) -> tuple[Selection, float]:
-        if self._candidates is not None:
-            return self._kernels.trim(self._candidates, count, None)
-        selection = self._kernels.take_largest(self._x, count)
+    def largest(self) -> tuple[Selection, float]:
+        if self.candidates is not None:
+            return self._kernels.trim(self.candidates, self._band.wanted, None)
+        selection = self._kernels.take_largest(self._x, self._band.wanted)
         return selection, float(np.abs(selection.values).min()) if selection.count else 0.0
-
-    def take(self, threshold: float) -> Selection:
-        if self._candidates is None:
-            at, taken = self._last
-            if at == threshold and taken is not None:
-                return taken
-            return self._kernels.take_at_least(self._x, threshold)
-        kept = self._kernels.take_at_least(self._candidates.values, threshold)
-        return Selection(self._candidates.indices[kept.indices], kept.values, self._x.size)
 
 
 def search_threshold(
@@ -166,14 +150,14 @@ def search_threshold(
     threshold = float(round_to(min(first, bracket.high)))
     if not threshold > bracket.low:  # also if it is NaN
         threshold = float(round_to(STEPS[search](bracket, band.wanted)))
-    counter = _Counter(x, band.wanted, kernels)
+    counter = _Counter(x, band, kernels)
     widths, standstills = [bracket.width], 0
     while len(widths) <= max_passes and bracket.low < threshold <= bracket.high:
-        count = counter.count(threshold, band.most)
-        if count in band:
-            return Found(counter.take(threshold), threshold, counter.passes)
+        count, taken = counter.take(threshold)
+        if taken is not None and count in band:
+            return Found(taken, threshold, counter.passes)
         # Repeated counts among candidates are allowed, because they are cheap.
-        if not counter.is_short and count in (bracket.low_count, bracket.high_count):
+        if counter.candidates is None and count in (bracket.low_count, bracket.high_count):
             standstills += 1
             if standstills == STANDSTILLS:
                 break
@@ -184,5 +168,5 @@ def search_threshold(
         threshold = float(round_to((bisection if creeps else STEPS[search])(bracket, band.wanted)))
         if threshold == bracket.high:  # already counted, or the maximum
             break
-    selection, smallest = counter.largest(band.wanted)
+    selection, smallest = counter.largest()
     return Found(selection, smallest, counter.passes, is_fallback=True)
