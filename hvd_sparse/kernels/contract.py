@@ -154,11 +154,6 @@ class Kernels(Packers):
         with np.errstate(over="ignore"):  # the largest magnitudes may overflow
             return sums.astype(x.dtype)
 
-    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        with np.errstate(over="ignore"):  # infinite if too large for the dtype
-            rounded = x.dtype.type(threshold)
-        return int(np.count_nonzero(np.abs(x) >= rounded))
-
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
         """Return the non-zero entries whose magnitudes are at least the threshold."""
         return _take(x, _reaching(np.abs(x), threshold))
@@ -166,8 +161,8 @@ class Kernels(Packers):
     def count_and_take(
         self, x: np.ndarray, threshold: float, capacity: int
     ) -> tuple[int, Selection | None]:
-        """Return the number of entries that reach the threshold, which must be above 0, and these
-        entries. If there are more than ``capacity``, None is returned in place of the entries."""
+        """Return the number of non-zero entries that reach the threshold, and these entries. If
+        there are more than ``capacity``, None is returned in place of the entries."""
         taken = self.take_at_least(x, threshold)
         return taken.count, taken if taken.count <= capacity else None
 
@@ -175,8 +170,8 @@ class Kernels(Packers):
         """Return the number of non-zero entries that reach the threshold, and these entries. If
         they are more than ``most``, return any number above ``most``, and only the ``most`` entries
         of largest magnitude."""
-        taken = self.take_at_least(x, threshold)
-        return taken.count, taken if taken.count <= most else self.take_largest(x, most)
+        count, taken = self.count_and_take(x, threshold, most)
+        return count, self.take_largest(x, most) if taken is None else taken
 
     def take_largest(self, x: np.ndarray, count: int) -> Selection:
         """Return the ``count`` entries of largest magnitude, or all non-zeros if there are fewer

@@ -50,10 +50,8 @@ class GaussianK(DensitySelector):
 
     Cost: one pass for mean and standard deviation, one per round, and one to take the entries.
 
-    Paper: shi2019understanding.  Departs, except with "paper": the threshold is also changed after
-    the last count, while Algorithm 1 sends the entries that were counted last; the density is
-    divided between both tails, as in the published code. Departs with all variants: the number of
-    entries is bounded by ``cap``, and at least one entry is sent.
+    Paper: shi2019understanding.  Departs: the number of entries is bounded by ``cap``, and at least
+    one entry is sent; ``variant`` lists the other differences from Algorithm 1.
     """
 
     variant: str = option(check_choice, "ours", choices=VARIANTS)
@@ -64,7 +62,7 @@ class GaussianK(DensitySelector):
 
     def find(self, accumulated: np.ndarray, context: Context) -> Found:
         rounds, least, most, lower, higher = VARIANTS[self.variant]
-        is_literal = self.variant == "paper"  # follow Algorithm 1
+        is_literal = self.variant == "paper"
         wanted = self.count(accumulated.size)
         moments = context.moments_of(accumulated)
         if moments.nonzeros <= wanted:  # take all non-zeros
@@ -75,7 +73,7 @@ class GaussianK(DensitySelector):
         threshold = mean + std * NormalDist().inv_cdf(probability)
         passes = 0
         while passes < rounds:
-            count = context.kernels.count_at_least(accumulated, threshold)
+            count = context.kernels.count_and_take(accumulated, threshold, 0)[0]
             passes += 1
             if least * wanted <= count <= most * wanted:
                 break

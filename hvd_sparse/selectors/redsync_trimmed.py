@@ -62,6 +62,6 @@ class RedsyncTrimmed(ExactSelector):
             if ratio <= 0 or cut <= 0.0:
                 return 0.0, passes
             passes += 1
-            if context.kernels.count_at_least(accumulated, cut) >= wanted:
+            if context.kernels.count_and_take(accumulated, cut, 0)[0] >= wanted:
                 break
         return cut, passes

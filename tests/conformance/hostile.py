@@ -106,7 +106,6 @@ def _questions(x, gradient, threshold, count, indices):
 
     return {
         "moments": lambda kernels: told(kernels.moments(x)),
-        "count_at_least": lambda kernels: told(kernels.count_at_least(x, threshold)),
         "take_at_least": lambda kernels: told(kernels.take_at_least(x, threshold)),
         "take_largest": lambda kernels: told(kernels.take_largest(x, count)),
         "count_and_take": lambda kernels: told(kernels.count_and_take(x, *aim)),

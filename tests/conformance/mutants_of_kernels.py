@@ -21,14 +21,11 @@ FAULTS = {
     "tail": {"tail > for >=": text("_reaching(magnitudes, threshold)", "magnitudes > rounded")},
     "digit_counts": {"bytes of the signed entries": text("np.abs(x)", "np.maximum(x, 0)")},
     "chunk_norms": {"chunks without their magnitudes": text("np.abs(x)", "np.maximum(x, 0)")},
-    "count_at_least": {
-        "count > for >=": text(">= rounded", "> rounded"),
-        "threshold not rounded": text("x.dtype.type(threshold)", "np.float64(threshold)"),
-    },
     "take_at_least": {
         "take > for >=": text(REACHING, "np.abs(x) > x.dtype.type(threshold)"),
         "writes to its input": result(lambda taken, _, x, *__: x.sort() or taken),
         "takes zeros": text(REACHING, "np.abs(x) >= x.dtype.type(threshold)"),
+        "threshold not rounded": text(REACHING, "(np.abs(x) >= np.float64(threshold)) & (x != 0)"),
         "takes NaN": text(REACHING, "~(np.abs(x) < x.dtype.type(threshold)) & (x != 0)"),
         "int64 indices": result(wide_indices),
     },
@@ -40,9 +37,10 @@ FAULTS = {
     "take_at_most": {
         "at most: the first instead of the largest": text(
             "self.take_largest(x, most)",
-            "Selection(taken.indices[:most], taken.values[:most], x.size)",
+            "Selection((all := self.take_at_least(x, threshold)).indices[:most], "
+            "all.values[:most], x.size)",
         ),
-        "at most: says what it took": text("taken.count, taken", "min(taken.count, most), taken"),
+        "at most: says what it took": text("return count,", "return min(count, most),"),
     },
     "take_largest": {
         "one too few": text(LARGEST, "_largest(x, max(1, min(count, x.size) - 1))"),

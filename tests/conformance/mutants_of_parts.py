@@ -96,7 +96,7 @@ OF_LIMITS = {
 }
 OF_PASSES = {
     "an extra counting pass": text(
-        LDTE_BS, "find", COUNT, f"{COUNT}\n    kernels.count_at_least(accumulated, 1.0)"
+        LDTE_BS, "find", COUNT, f"{COUNT}\n    kernels.count_and_take(accumulated, 1.0, 0)"
     ),
     "a second pass for the moments": text(
         TOPK, "find", COUNT, f"{COUNT}\n    kernels.moments(accumulated)"

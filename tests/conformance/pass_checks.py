@@ -13,7 +13,7 @@ FREE = {"moments", "mean_and_std"}
 """Kernels that a selector may call once each before its search."""
 
 TAKING = {"take_at_least", "take_at_most", "take_largest", "take_bins"}
-COUNTING = {"count_at_least", "count_and_take", "tail", "digit_counts", "chunk_norms", "take_bins"}
+COUNTING = {"count_and_take", "tail", "digit_counts", "chunk_norms", "take_bins"}
 
 
 class CountingKernels(Wrapped):

@@ -45,7 +45,6 @@ def calls(numel):
         "tail": (x, 1.0),
         "digit_counts": (x, 24, 0),
         "chunk_norms": (x, 64),
-        "count_at_least": (x, 1.0),
         "take_at_least": (x, 1.0),
         "count_and_take": (x, 1.0, numel),
         "take_at_most": (x, 1.0, numel),

@@ -253,6 +253,7 @@ def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():
         "for kernels in (reference, resolve_engine('numba')):\n"
         "    assert kernels.moments(x).nonzeros == 200\n"
         "    assert kernels.take_at_least(x, 0.0).indices.tolist() == list(range(0, 1000, 5))\n"
+        "    assert kernels.take_at_most(x, 0.0, 300)[0] == 200\n"
         "    assert kernels.take_at_least(x, 0.5).indices.tolist() == list(range(0, 1000, 5))\n"
     )
     done = run_python("-c", script)

@@ -110,14 +110,7 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         self._spread(out.size, partial(fused.direct, gradient, out, given))
         return out
 
-    def count_at_least(self, x: np.ndarray, threshold: float) -> int:
-        counts = self._spread(x.size, partial(scans.count_at_least, x, threshold))
-        return int(sum(counts))
-
     def take_at_least(self, x: np.ndarray, threshold: float) -> Selection:
-        least = float(np.finfo(x.dtype).smallest_normal)
-        if threshold < least and not keeps_subnormals():
-            threshold = least  # the scan compares bit patterns, and would take subnormal numbers
         return joined([taken for _, taken in self._take(x, threshold, x.size)])
 
     def count_and_take(
@@ -128,6 +121,10 @@ class CompiledKernels(CompiledPackers, CompiledRows, Kernels):
         return count, joined([taken for _, taken in parts]) if count <= capacity else None
 
     def _take(self, x: np.ndarray, threshold: float, capacity: int) -> list[tuple[int, Selection]]:
+        least = float(np.finfo(x.dtype).smallest_normal)
+        if threshold < least and not keeps_subnormals():
+            threshold = least  # the scan compares bit patterns, and would take subnormal numbers
+
         def take(start: int, stop: int) -> tuple[int, Selection]:
             # Long lists cost little, because the system allocates only the pages that are written.
             indices, values = _room(min(capacity, stop - start) + SPARE, x)

@@ -3,15 +3,9 @@ the residual, and takes the entries that reach the aim's threshold. ``direct`` o
 direction.
 
 Taken entries are appended to the list with LLVM's vector compression, which numba does not offer.
-The direction is a tuple. Its length identifies its kind, as in ``kernels.rows``:
-
-    ()                                         the gradient itself
-    (parameter, decay)                                                      weight decay
-    (velocity, out_velocity, momentum, is_nesterov)                         momentum
-    (mean, square, out_mean, out_square, beta1, rest1, unbias1, beta2, rest2, unbias2, own, others,
-     epsilon, scale, is_of_mean)                                            Adam, as in ``AdamStep``
-
-The loops must not fuse or reorder operations, because results must equal numpy's to the bit.
+The direction is a tuple of what ``kernels.optimizers.operands`` returns. Its length identifies its
+kind, as in ``kernels.rows``; an empty tuple stands for the gradient itself. The loops must not fuse
+or reorder operations, because results must equal numpy's to the bit.
 """
 
 from __future__ import annotations
@@ -30,11 +24,11 @@ from hvd_sparse.kernels.numba.vectors import (
     WORD,
     Call,
     Vectors,
+    bits_of,
     compiled,
     counting,
     cut_of,
     emitted,
-    pattern_of,
     signatures,
 )
 from hvd_sparse.kernels.rows import ADAM, DECAY, MOMENTUM
@@ -232,16 +226,14 @@ def _moves_past_caches(direction: tuple, start: int) -> bool:
 
 @overload(_moves_past_caches)
 def _direction_past_caches(direction, start):  # type: ignore[no-untyped-def]
-    def of_momentum(direction, start):  # type: ignore[no-untyped-def]
-        return _go_past_caches(direction[0], direction[1], start)
-
-    def of_adam(direction, start):  # type: ignore[no-untyped-def]
-        mean, square = direction[0], direction[1]
-        return _go_past_caches(mean, direction[2], start) and _go_past_caches(
-            square, direction[3], start
+    if len(direction) == MOMENTUM:
+        return lambda direction, start: _go_past_caches(direction[0], direction[1], start)
+    if len(direction) == ADAM:
+        return lambda direction, start: (
+            _go_past_caches(direction[0], direction[2], start)
+            and _go_past_caches(direction[1], direction[3], start)
         )
-
-    return {MOMENTUM: of_momentum, ADAM: of_adam}.get(len(direction), lambda direction, start: True)
+    return lambda direction, start: True
 
 
 _GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
@@ -252,14 +244,12 @@ _GIVEN = "", "xv", "xOvp", "xxOOvvvvvvvvvvp"
 def add_and_take(  # type: ignore[no-untyped-def]
     gradient, residual, out, direction, start, stop, threshold, indices, values, capacity, nonfinite
 ):
-    """Write out = residual + the gradient or an optimizer's direction, in [start, stop). Take the
-    non-zero entries that reach the threshold: write their indices and values to lists, which have
-    room for ``capacity + SPARE`` entries, and write 0 in their place. Return the number of taken
-    entries. If more than ``capacity`` entries reach the threshold, take none, and return -1. The
+    """Do ``Kernels.accumulate_and_take`` in [start, stop). The lists have ``SPARE`` places more
+    than ``capacity``. Return the number of taken entries, or -1 if they exceed ``capacity``. The
     number of entries that are not finite is added to ``nonfinite``, intp [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
-    limit, count, is_full = cut_of(out, threshold, 1), 0, False
-    _, nothing_reaches = pattern_of(gradient.dtype.type(np.inf))
+    limit, count, is_full = cut_of(out, threshold), 0, False
+    _, _, infinity = bits_of(gradient)
     is_crowded = capacity * CROWDED > stop - start
     # Work in segments, so that a full list is noticed before entries are written beyond its end.
     for first in range(start, stop, SEGMENT):
@@ -273,7 +263,7 @@ def add_and_take(  # type: ignore[no-untyped-def]
             # Too many entries: write them back; the rest gets an infinite cut, which takes none.
             for i in range(count):
                 out[indices[i]] = values[i]
-            limit, count, is_full = nothing_reaches, 0, True
+            limit, count, is_full = np.intp(infinity), 0, True
     return -1 if is_full else count
 
 

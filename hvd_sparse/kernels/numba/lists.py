@@ -7,13 +7,13 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import overload
 
 from hvd_sparse.kernels.numba.vectors import (
     LARGE_BYTES,
     VECTOR_BYTES,
     WORD,
     Call,
+    bits_of,
     compiled,
     counting,
     emitted,
@@ -26,19 +26,6 @@ first-level cache."""
 
 BLOCK = 4096
 """Number of entries of ``assemble``'s buffer, which fits the first-level cache."""
-
-
-def _bits(x: np.ndarray) -> tuple[np.ndarray, int, int]:
-    """Return three results: the bit patterns of x, the mask that clears the sign bit, and the bit
-    pattern of infinity."""
-    raise NotImplementedError  # numba uses the overload below
-
-
-@overload(_bits)
-def _bits_by_type(x):  # type: ignore[no-untyped-def]
-    if x.dtype == types.float32:
-        return lambda x: (x.view(np.int32), np.int32(0x7FFFFFFF), np.int32(0x7F800000))
-    return lambda x: (x.view(np.int64), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(0x7FF0000000000000))
 
 
 @njit
@@ -79,7 +66,7 @@ def _cut(x, count):  # type: ignore[no-untyped-def]
     A histogram of the patterns shows in which bin this magnitude lies. Then a histogram of only
     this bin is made, and so on, until a bin has one pattern.
     """
-    bits, everything, infinity = _bits(x)
+    bits, everything, infinity = bits_of(x)
     first, last, nonzeros = _range(bits, everything, infinity)
     missing = np.int64(count)
     if nonzeros < count:
@@ -116,7 +103,7 @@ def trim(indices, values, count, kept_indices, kept_values, out, gives_back):  #
     """Write the ``count`` entries of largest magnitude, without zeros and NaN, to ``kept_indices``
     and ``kept_values``, which have one spare place. Return the number of written entries and their
     smallest magnitude. If ``gives_back``, write all other entries back to the vector ``out``."""
-    bits, everything, infinity = _bits(values)
+    bits, everything, infinity = bits_of(values)
     smallest, ties = _cut(values, count)
     found, left = 0, 0
     surplus = np.empty(values.size + 1 if gives_back else 1, np.uint32)
@@ -189,9 +176,8 @@ def _assemble_blocks(out, indices, values, ends):  # type: ignore[no-untyped-def
 
 @compiled(signatures("OjOIf", types.void))
 def assemble(out, indices, values, ends, factor):  # type: ignore[no-untyped-def]
-    """Write to ``out`` the sum of several lists of entries (parts), times ``factor``, and 0 at
-    other entries. The parts are concatenated in ``indices`` and ``values``; part i ends at
-    ``ends[i]``. ``values`` is overwritten by its product with ``factor``."""
+    """Compute ``Kernels.assemble``. The parts are concatenated in ``indices`` and ``values``; part
+    i ends at ``ends[i]``. ``values`` is overwritten by its product with ``factor``."""
     multiple = out.dtype.type(factor)
     for i in range(values.size):
         values[i] *= multiple

@@ -12,7 +12,7 @@ from numba.core import cgutils
 from hvd_sparse.kernels.numba.bits import pack_few, pack_gaps, unpack_gaps
 from hvd_sparse.kernels.numba.fused import add_and_take
 from hvd_sparse.kernels.numba.lists import assemble, trim
-from hvd_sparse.kernels.numba.vectors import SPARE, compiled, emitted, pattern_of
+from hvd_sparse.kernels.numba.vectors import SPARE, bits_of, compiled, emitted
 from hvd_sparse.kernels.rows import ADAM, ARRIVED, DECAY, FRAME, MOMENTUM, SENT, SIGNS, steered
 
 HEADER_WORDS, HEADER_BYTES = 8, 32
@@ -134,34 +134,30 @@ def _read_signs(body, numel, indices, values):  # type: ignore[no-untyped-def]
     at, end = values.itemsize, body.size - ((count + 7) >> 3)
     if count == 0 or end <= at or count > 8 * (end - at):
         return False
-    scale = body[:at].view(values.dtype)[0]
-    pattern, infinity = pattern_of(scale)
-    if body[at - 1] >> 7 or not 0 < pattern < infinity:
+    scale = body[:at].view(values.dtype)
+    bits, _, infinity = bits_of(scale)
+    if not 0 < bits[0] < infinity:  # also if the sign bit is set
         return False
     if count & 7 and body[-1] >> (count & 7):  # padding
         return False
     for i in range(count):
-        values[i] = -scale if (body[end + (i >> 3)] >> (i & 7)) & 1 else scale
+        values[i] = -scale[0] if (body[end + (i >> 3)] >> (i & 7)) & 1 else scale[0]
     return unpack_gaps(body[at:end], numel, indices)
 
 
 @njit
 def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-def]
-    numel, threshold, capacity = row["numel"], row["aim"], row["capacity"]
     gradient, old = _vector(row, 0, values), _vector(row, 1, values)
+    rest = 0, row["numel"], row["aim"], indices, values, row["capacity"], nonfinite
     if row["move"] == DECAY:
         decay = _vector(row, 3, values), _number(row, 0, values)
-        return add_and_take(
-            gradient, old, new, decay, 0, numel, threshold, indices, values, capacity, nonfinite
-        )
+        return add_and_take(gradient, old, new, decay, *rest)
     if row["move"] == MOMENTUM:
         momentum = (
             _vector(row, 3, values), _vector(row, 4, values),
             _number(row, 0, values), np.intp(row["numbers"][1]),
         )  # fmt: skip
-        return add_and_take(
-            gradient, old, new, momentum, 0, numel, threshold, indices, values, capacity, nonfinite
-        )
+        return add_and_take(gradient, old, new, momentum, *rest)
     if row["move"] == ADAM:
         adam = (
             _vector(row, 3, values), _vector(row, 4, values),
@@ -171,12 +167,8 @@ def _pass_of(row, new, indices, values, nonfinite):  # type: ignore[no-untyped-d
             _number(row, 6, values), _number(row, 7, values), _number(row, 8, values),
             _number(row, 9, values), np.intp(row["numbers"][10]),
         )  # fmt: skip
-        return add_and_take(
-            gradient, old, new, adam, 0, numel, threshold, indices, values, capacity, nonfinite
-        )
-    return add_and_take(
-        gradient, old, new, (), 0, numel, threshold, indices, values, capacity, nonfinite
-    )
+        return add_and_take(gradient, old, new, adam, *rest)
+    return add_and_take(gradient, old, new, (), *rest)
 
 
 @njit
@@ -226,9 +218,7 @@ def _as_sent(row, body, new, chosen, entries):  # type: ignore[no-untyped-def]
 def send_rows(  # type: ignore[no-untyped-def]
     rows, first, head, body, frames, lists, indices, values, kept_indices, kept_values, tables
 ):
-    """Add gradients to residuals, and encode the taken entries, for the rows from ``first``. Return
-    the number of the first row that is left to ``step.pipeline``, or the number of all rows
-    (``Kernels.send_rows``).
+    """Compute ``Kernels.send_rows``, and return the number of the first row that is left.
 
     ``frames`` and ``lists`` are arrays of 32-bit words. The other arrays are for the entries of one
     row: ``indices`` and ``values`` for the taken ones, with room for ``SPARE`` more than the
@@ -324,10 +314,9 @@ def _read(words, nbytes, body, numel, indices, values):  # type: ignore[no-untyp
     ]
 )  # fmt: skip
 def sum_rows(rows, frames, head, body, largest, words, indices, values, tables):  # type: ignore[no-untyped-def]
-    """Decode each row's frames, and write the sum of their entries to the row's ``out``
-    (``Kernels.sum_rows``). If a frame's sum of squares is above ``largest``, the row's sum might
-    overflow, so ``out`` is not written. ``words`` has room for the longest frame, ``indices`` and
-    ``values`` for all entries of any row."""
+    """Compute ``Kernels.sum_rows``. If a frame's sum of squares is above ``largest``, the row's sum
+    might overflow, so ``out`` is not written. ``words`` has room for the longest frame, ``indices``
+    and ``values`` for all entries of any row."""
     for number in range(rows.size):
         row = rows[number]
         numel, parts, first = row["numel"], row["parts"], row["first"]

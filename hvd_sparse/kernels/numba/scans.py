@@ -1,5 +1,5 @@
-"""Compiled passes over a vector: its moments, and the number or the list of the entries that reach
-a threshold. The loops compare bit patterns; a cut is the bit pattern of a threshold."""
+"""Compiled passes over a vector: its moments, and the list of the entries that reach a threshold.
+The loops compare bit patterns; a cut is the bit pattern of a threshold."""
 
 from __future__ import annotations
 
@@ -19,29 +19,8 @@ from hvd_sparse.kernels.numba.vectors import (
     counting,
     cut_of,
     emitted,
-    reaching,
     signatures,
 )
-
-
-def _emit_count(call: Call) -> ir.Value:
-    (entries,) = call.pointers(0)
-    builder, (start, stop, cut) = call.builder, call.arguments[1:4]
-    states = [ir.Constant(WORD, 0)]
-    for vectors, first, last in call.spans(start, stop):
-        cuts = vectors.splat_pattern(cut)
-        with counting(builder, first, last, vectors.lanes, states) as (index, (count,), leaving):
-            reaches = reaching(vectors, vectors.load(entries, index), cuts)
-            leaving.append(builder.add(count, vectors.ones(reaches)))
-    return states[0]
-
-
-_count = emitted(_emit_count, types.intp)
-
-
-@compiled(signatures("xfpp"))
-def count_at_least(x, threshold, start, stop):  # type: ignore[no-untyped-def]
-    return _count(x, start, stop, cut_of(x, threshold, 0))
 
 
 def _emit_take(call: Call) -> ir.Value:
@@ -52,8 +31,10 @@ def _emit_take(call: Call) -> ir.Value:
         cuts = vectors.splat_pattern(cut)
         with counting(builder, first, last, vectors.lanes, states) as (index, (taken,), leaving):
             entry = vectors.load(entries, index)
+            patterns = vectors.patterns(entry)
+            is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
+            reaches = builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
             # Append only if any lane reaches the cut, because in most SIMD vectors none does.
-            reaches = reaching(vectors, entry, cuts)
             with vectors.seldom(reaches, [taken]) as changed:
                 changed.append(vectors.append(entry, reaches, index, at, found, taken))
             leaving += changed
@@ -68,13 +49,13 @@ def take(x, start, stop, threshold, indices, values, capacity):  # type: ignore[
     """Return the number of non-zero entries of x[start:stop] that reach the threshold. Write their
     indices and values to lists of ``capacity + SPARE`` places. If the number is above ``capacity``,
     some entries are missing in the lists."""
-    cut, count = cut_of(x, threshold, 1), 0
+    cut, count, dropped = cut_of(x, threshold), 0, 0
     for first in range(start, stop, SEGMENT):
         last = min(first + SEGMENT, stop)
         count = _take(x, first, last, cut, indices, values, count)
-        if count > capacity:  # the list is full
-            return count + _count(x, last, stop, cut)
-    return count
+        if count > capacity:  # the list is full: overwrite it, and go on counting
+            count, dropped = 0, dropped + count
+    return dropped + count
 
 
 def _make_look(adds: bool) -> Callable[..., Any]:

@@ -180,20 +180,9 @@ class Vectors:
         return vector if self.scalar == DOUBLE else self.builder.fpext(vector, self.doubles)
 
     def sum_of_doubles(self, vector: ir.Value) -> ir.Value:
-        lanes = self.lanes
-        if lanes > 1:  # first add the upper half of the lanes to the lower half
-            lanes = lanes // 2
-            undefined, places = ir.Constant(vector.type, ir.Undefined), ir.VectorType(INDEX, lanes)
-            low, high = (
-                self.builder.shuffle_vector(
-                    vector, undefined, ir.Constant(places, list(range(start, start + lanes)))
-                )
-                for start in (0, lanes)
-            )
-            vector = self.builder.fadd(low, high)
         # LLVM may not reorder this sum, so all machines get the same bits.
         zero = ir.Constant(DOUBLE, 0.0)
-        return self.call(f"llvm.vector.reduce.fadd.v{lanes}f64", DOUBLE, zero, vector)
+        return self.call(f"llvm.vector.reduce.fadd.v{self.lanes}f64", DOUBLE, zero, vector)
 
     def largest(self, vector: ir.Value) -> ir.Value:
         """Return the value of the largest lane, as a double. No lane may be NaN."""
@@ -352,38 +341,25 @@ def emitted(emit: Callable[[Call], Any], result: types.Type = types.void) -> Cal
     return made
 
 
-def pattern_of(entry: float) -> tuple[int, int]:
-    """Return the bit pattern of the entry's magnitude, and the bit pattern of infinity."""
+def bits_of(x: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """Return three results: the bit patterns of x, the mask that clears the sign bit, and the bit
+    pattern of infinity."""
     raise NotImplementedError  # numba uses the overload below
 
 
-@overload(pattern_of)
-def _pattern_by_type(entry):  # type: ignore[no-untyped-def]
-    if entry == types.float32:
-        return lambda entry: (
-            np.intp(np.float32(entry).view(np.int32) & np.int32(0x7FFFFFFF)),
-            np.intp(0x7F800000),
-        )
-    return lambda entry: (
-        np.intp(np.float64(entry).view(np.int64) & np.int64(0x7FFFFFFFFFFFFFFF)),
-        np.intp(0x7FF0000000000000),
-    )
+@overload(bits_of)
+def _bits_by_type(x):  # type: ignore[no-untyped-def]
+    if x.dtype == types.float32:
+        return lambda x: (x.view(np.int32), np.int32(0x7FFFFFFF), np.int32(0x7F800000))
+    return lambda x: (x.view(np.int64), np.int64(0x7FFFFFFFFFFFFFFF), np.int64(0x7FF0000000000000))
 
 
 @njit
-def cut_of(x, threshold, least):  # type: ignore[no-untyped-def]
-    """Return the bit pattern of a threshold that is rounded to the dtype of x, but at least
-    ``least``. The pattern 1 is that of the smallest number above 0."""
-    pattern, _ = pattern_of(x.dtype.type(0.0 if threshold < 0 else threshold))
-    return max(pattern, least)
-
-
-def reaching(vectors: Vectors, entry: ir.Value, cuts: ir.Value) -> ir.Value:
-    """Return a mask of the lanes whose magnitude is at least a threshold. ``cuts`` has the bit
-    pattern of the threshold in all lanes. Lanes with NaN are not in the mask."""
-    builder, patterns = vectors.builder, vectors.patterns(entry)
-    is_number = builder.icmp_signed("<=", patterns, vectors.infinity())
-    return builder.and_(builder.icmp_signed(">=", patterns, cuts), is_number)
+def cut_of(x, threshold):  # type: ignore[no-untyped-def]
+    """Return the bit pattern of a threshold that is rounded to the dtype of x, but at least 1, the
+    pattern of the smallest number above 0."""
+    rounded = np.full(1, max(0.0, threshold), x.dtype)
+    return np.intp(max(bits_of(rounded)[0][0], 1))
 
 
 def signatures(

@@ -109,10 +109,6 @@ class TorchKernels(Kernels):
 
     # -- taking -----------------------------------------------------------------------------------
 
-    def count_at_least(self, x: Vector, threshold: float) -> int:
-        tensor = tensor_of(x)
-        return int(fetch((tensor.abs() >= rounded(tensor, threshold)).sum()))
-
     def take_at_least(self, x: Vector, threshold: float) -> Selection:
         tensor = tensor_of(x)
         reaches = reaching(tensor, tensor.abs(), threshold)
@@ -123,10 +119,6 @@ class TorchKernels(Kernels):
     ) -> tuple[int, Selection | None]:
         tensor = tensor_of(x)
         return take(tensor, reaching(tensor, tensor.abs(), threshold), capacity)
-
-    def take_at_most(self, x: Vector, threshold: float, most: int) -> tuple[int, Selection]:
-        count, taken = self.count_and_take(x, threshold, most)
-        return count, self.take_largest(x, most) if taken is None else taken
 
     def take_largest(self, x: Vector, count: int) -> Selection:
         tensor = tensor_of(x)
