@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NoReturn, Union
+from typing import Any, NoReturn, Union
 
 import numpy as np
 import torch
@@ -165,7 +165,7 @@ def fetch(tensor: torch.Tensor) -> np.ndarray:
     """Return a tensor's entries as a numpy array: a copy, or for a CPU tensor a view. If the caller
     is a task of ``run_together``, all tasks share one copy and one wait for the device."""
     walk = None if tensor.device.type == "cpu" else current_walk()
-    return Copy(tensor).array() if walk is None else walk.ask(tensor)
+    return Copy(tensor).array() if walk is None else walk.parent.switch(tensor)
 
 
 def fetch_all(tensors: Sequence[torch.Tensor]) -> list[np.ndarray]:
@@ -218,49 +218,14 @@ Task = Callable[[], None]
 FetchAll = Callable[[Sequence[torch.Tensor]], Sequence[np.ndarray]]
 
 
-class Walk:
-    """A task that runs in a greenlet, so that it can pause until a device tensor has been copied to
-    the host. While it pauses, ``question`` is this tensor. The task must not raise."""
-
-    def __init__(self, task: Task) -> None:
-        self._task, self._thread = task, greenlet.greenlet(self._run)
-        self.question: torch.Tensor | None = None
-        self._answer: np.ndarray | None = None
-
-    def go_on(self, answer: np.ndarray | None = None) -> None:
-        self.question, self._answer = None, answer
-        self._thread.switch()
-
-    def fail(self, error: Exception) -> None:
-        self.question = None
-        self._thread.throw(error)
-
-    def ask(self, question: torch.Tensor) -> np.ndarray:
-        """Pause the task, which calls this method, until ``question`` has been copied to the host.
-        Return the copy."""
-        self.question = question
-        self._thread.parent.switch()
-        answer, self._answer = self._answer, None
-        assert answer is not None
-        return answer
-
-    def _run(self) -> None:
-        self._thread.walk = self
-        try:
-            self._task()
-        finally:
-            del self._thread.walk  # break the cycle, which would keep the task's objects alive
-
-
 def can_stop() -> bool:
     return greenlet is not None
 
 
-def current_walk() -> Walk | None:
-    if greenlet is None:
-        return None
-    walk: Walk | None = getattr(greenlet.getcurrent(), "walk", None)
-    return walk
+def current_walk() -> Any:
+    """Return the greenlet of ``run_together`` that runs the caller; None if there is none."""
+    here = None if greenlet is None else greenlet.getcurrent()
+    return here if hasattr(here, "is_walk") else None
 
 
 def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
@@ -271,18 +236,16 @@ def run_together(tasks: Sequence[Task], fetch_all: FetchAll) -> None:
         for task in tasks:
             task()
         return
-    walks = [Walk(task) for task in tasks]
+    walks = [greenlet.greenlet(task) for task in tasks]
     for walk in walks:
-        walk.go_on()
-    while True:
-        asking = [(walk, walk.question) for walk in walks if walk.question is not None]
-        if not asking:
-            return
+        walk.is_walk = True
+    # A walk that pauses returns the tensor that it waits for, and one that ends returns None.
+    questions = [walk.switch() for walk in walks]
+    while asking := [each for each in zip(walks, questions) if each[1] is not None]:
+        walks = [walk for walk, _ in asking]
         try:
-            answers = fetch_all([question for _, question in asking])
+            answers = fetch_all([tensor for _, tensor in asking])
         except Exception as error:  # raise it in each task, which reports it
-            for walk, _ in asking:
-                walk.fail(error)
-            continue
-        for (walk, _), answer in zip(asking, answers):
-            walk.go_on(answer)
+            questions = [walk.throw(error) for walk in walks]
+        else:
+            questions = [walk.switch(answer) for walk, answer in zip(walks, answers)]
