@@ -125,13 +125,16 @@ def assemble(
     ranges = np.cumsum(counts).reshape(counts.shape)
     indices = np.concatenate([part.indices for each in sums for part in each.parts])
     addresses, kept_back = _addressed(surplus, numpy_dtype(outs[0]))
-    given = (table, ranges, owners, indices, _scaled(sums), addresses, kept_back)
-    rows, places, numbers, words, values, targets, entries = _uploaded(given, device)
+    values = [
+        part.values * part.values.dtype.type(each.factor) for each in sums for part in each.parts
+    ]
+    given = (table, ranges, owners, indices, np.concatenate(values), addresses, kept_back)
+    rows, places, numbers, words, scaled, targets, entries = _uploaded(given, device)
     blocks = sum(programs)
     is_aligned = not bool((table[:, 1] % ALIGNED).any() or (table[:, 2] % 4).any())
     with on(device):
         device_code.assemble_blocks[(blocks - (-addresses.size // CHUNK),)](
-            rows, numbers, places, words, values, parts,
+            rows, numbers, places, words, scaled, parts,
             int(counts.max()).bit_length(),  # halvings of the longest range
             blocks, targets, entries, addresses.size,
             DTYPE=_kind(dtype), BLOCK=block, LANES=max(2, 1 << (2 * parts - 1).bit_length()),
@@ -147,13 +150,6 @@ def _addressed(
         addresses.append(vector.data_ptr() + entries.indices.astype(np.int64) * dtype.itemsize)
         values.append(entries.values)
     return np.concatenate(addresses), np.concatenate(values)
-
-
-def _scaled(sums: Sequence[Sum]) -> np.ndarray:
-    values = [np.concatenate([part.values for part in each.parts]) for each in sums if each.parts]
-    for own, each in zip(values, (each for each in sums if each.parts)):
-        own *= own.dtype.type(each.factor)
-    return np.concatenate(values)
 
 
 def _table(passes: Sequence[Pass], block: int) -> np.ndarray:
