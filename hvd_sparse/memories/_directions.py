@@ -1,6 +1,6 @@
-"""Base classes of memories that apply an optimizer's momentum or moments before the selection.
-Their residuals accumulate directions instead of gradients. A direction is the vector by which the
-optimizer would move a parameter, before it is multiplied by the learning rate."""
+"""Base classes of memories whose residuals accumulate an optimizer's directions, not gradients. A
+direction is the vector by which the optimizer would move a parameter, before it is multiplied by
+the learning rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, Union
 
 import numpy as np
 
-from hvd_sparse.kernels.arrays import aligned_zeros
 from hvd_sparse.kernels.contract import Aim, Kernels, Zeros
 from hvd_sparse.kernels.optimizers import Decay, Direction, Momentum
 from hvd_sparse.memories.contract import (
@@ -30,8 +29,7 @@ from it what is added to the residual. If the formula is None, the vector itself
 
 
 class DirectionMemory(Memory):
-    """Base class of the memories whose states accumulate an optimizer's directions, which are its
-    updates without the learning rate."""
+    """Base class of the memories whose states accumulate an optimizer's directions."""
 
     weight_decay: float
     clip_norm: float | None
@@ -105,8 +103,7 @@ class OptimizerMoments(NamedTuple):
 
 
 class DirectionState(ResidualState):
-    """The residual of one tensor, to which directions are added instead of gradients. A direction
-    is the update of the optimizer for this rank's gradient, before the learning rate.
+    """The residual of one tensor, to which directions are added instead of gradients.
 
         residual' = residual + direction,  where sent entries become +0.0
 
@@ -127,7 +124,6 @@ class DirectionState(ResidualState):
         self.rate = 1.0
         self._options = options
         self._parameter: np.ndarray | None = None
-        self._zeros: Zeros = aligned_zeros
         self._is_held = self._is_climbing = False
         self._tuned: tuple[bool, dict[str, Any]] | None = None
         self._switched = dict(self._switches)
@@ -181,15 +177,10 @@ class DirectionState(ResidualState):
         """Return the moments of the average gradient."""
         raise NotImplementedError
 
-    def _nothing_made(self) -> DoubleBuffer:
-        """Return a buffer of length 0, for a vector that is allocated when it is first needed."""
-        return DoubleBuffer(0, self.residual.old.dtype, rollback=self.residual.can_roll_back)
-
     def _clipped(self, gradient: np.ndarray, out: np.ndarray | None) -> np.ndarray:
-        """Return the gradient, or a copy that is rescaled if the gradient's norm exceeds a limit.
-        If the gradients of N ranks are independent and have this limit as norm, their average (or
-        their sum, if Horovod sums) has about the norm ``clip_norm``. The copy is written to ``out``
-        if given, which is several times as fast as new memory."""
+        """Return the gradient, or a copy that is rescaled if the gradient's norm exceeds a limit
+        (``MomentumCorrection``). The copy is written to ``out`` if given, which is several times as
+        fast as new memory."""
         clip_norm, root = self._options.clip_norm, math.sqrt(self.world_size)
         if clip_norm is None:
             return gradient
@@ -205,15 +196,9 @@ class DirectionState(ResidualState):
         return Decay(self._parameter, decay) if decay and self._parameter is not None else None
 
     def _need(self, name: str) -> None:
+        """Allocate a vector of length 0, which is needed for the first time."""
         if not getattr(self, name).old.size:
-            setattr(self, name, self._another())
-
-    def _another(self) -> DoubleBuffer:
-        old = self.residual.old
-        made = DoubleBuffer(old.size, old.dtype, rollback=self.residual.can_roll_back)
-        if self._zeros is not aligned_zeros:
-            made.move(self._zeros)
-        return made
+            setattr(self, name, self.residual.like())
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
         raise NotImplementedError
@@ -239,7 +224,7 @@ class DirectionState(ResidualState):
         if self.residual.can_roll_back:
             self.residual.new[:] = self.residual.old
         moments = kernels.moments(direction)
-        zeros = self._zeros(direction.size, direction.dtype)
+        zeros = self.residual.zeros(direction.size, direction.dtype)
         return Accumulated(
             zeros, kernels.moments(zeros) if moments.is_finite else moments, added=zeros
         )
@@ -277,9 +262,8 @@ class DirectionState(ResidualState):
         self._written = []
 
     def move(self, zeros: Zeros) -> None:
-        self._zeros = zeros
         for name in self._vectors.values():
-            getattr(self, name).move(zeros)
+            setattr(self, name, getattr(self, name).like(zeros=zeros))
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, vector).old for name, vector in self._vectors.items()}
@@ -288,7 +272,7 @@ class DirectionState(ResidualState):
         for name, attribute in self._vectors.items():
             vector, given = getattr(self, attribute), arrays[name]
             if vector.old.size != given.size:  # one of them is not allocated yet
-                vector = self._another() if given.size else self._nothing_made()
+                vector = self.residual.like(None if given.size else 0)
                 setattr(self, attribute, vector)
             vector.old[:] = given
 

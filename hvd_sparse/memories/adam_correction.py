@@ -19,7 +19,6 @@ from hvd_sparse.memories._directions import (
     OptimizerMoments,
     directed,
 )
-from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
 
@@ -107,9 +106,8 @@ class AdamCorrectionState(DirectionState):
 
     def __init__(self, spec: TensorSpec, options: AdamCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.mean = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self.square = DoubleBuffer(spec.numel, spec.accumulator, rollback=rollback)
-        self.largest = self._nothing_made()
+        self.mean, self.square = self.residual.like(), self.residual.like()
+        self.largest = self.residual.like(0)
         self.begun = 0
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:

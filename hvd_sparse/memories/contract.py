@@ -243,15 +243,18 @@ class DoubleBuffer:
     residual, and subtracting the gradient again would not restore the old bits. Without
     ``rollback``, ``old`` and ``new`` are one buffer, and a step cannot be undone exactly."""
 
-    def __init__(self, numel: int, dtype: DTypeLike, *, rollback: bool) -> None:
-        self.old = aligned_zeros(numel, dtype)
-        self.new = aligned_zeros(numel, dtype) if rollback else self.old
-        self.can_roll_back = rollback
+    def __init__(
+        self, numel: int, dtype: DTypeLike, *, rollback: bool, zeros: Zeros = aligned_zeros
+    ) -> None:
+        self.old = zeros(numel, dtype)
+        self.new = zeros(numel, dtype) if rollback else self.old
+        self.can_roll_back, self.zeros = rollback, zeros
 
-    def move(self, zeros: Zeros) -> None:
-        size, dtype = self.old.size, self.old.dtype
-        self.old = zeros(size, dtype)
-        self.new = zeros(size, dtype) if self.can_roll_back else self.old
+    def like(self, numel: int | None = None, zeros: Zeros | None = None) -> DoubleBuffer:
+        """Return zeros, of this buffer's length or of ``numel`` entries, allocated as this buffer
+        or by ``zeros``."""
+        numel, zeros = self.old.size if numel is None else numel, zeros or self.zeros
+        return DoubleBuffer(numel, self.old.dtype, rollback=self.can_roll_back, zeros=zeros)
 
     @property
     def nbytes(self) -> int:
@@ -304,7 +307,7 @@ class ResidualState(MemoryState):
         self.residual.old[returned.indices] += returned.values
 
     def move(self, zeros: Zeros) -> None:
-        self.residual.move(zeros)
+        self.residual = self.residual.like(zeros=zeros)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"residual": self.residual.old}

@@ -42,10 +42,6 @@ class MomentumCorrection(MomentumMemory):
     -----
     The optimizer must not apply momentum, because the reduced gradient is already a velocity.
 
-    Methods ``dgc`` and ``redsync(variant="paper")`` use this memory if ``optimizer=`` is SGD or is
-    not given. With SGD, other methods use ``MomentumFeedback``, unless
-    ``memory="momentum_correction"`` is given.
-
     A dense step sends all of v and keeps u, so a run with only dense steps is SGD with momentum.
     For tensors that are never compressed, the same momentum is applied to the reduced gradient.
 
@@ -86,8 +82,8 @@ class MomentumCorrectionState(VelocityState):
 
     def __init__(self, spec: TensorSpec, options: MomentumCorrection, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.velocity = self._another()
-        self.decay = self._another() if options.weight_decay else self._nothing_made()
+        self.velocity = self.residual.like()
+        self.decay = self.residual.like() if options.weight_decay else self.residual.like(0)
         self._masked: np.ndarray | None = None
 
     def _begin(self, velocity: np.ndarray | None) -> None:

@@ -106,8 +106,8 @@ class MomentumFeedbackState(VelocityState):
 
     def __init__(self, spec: TensorSpec, options: MomentumFeedback, rollback: bool) -> None:
         super().__init__(spec, options, rollback)
-        self.velocity = self._nothing_made()
-        self._sent_in = self._nothing_made().old
+        self.velocity = self.residual.like(0)
+        self._sent_in = np.empty(0, spec.accumulator)
         self._before: tuple[DoubleBuffer, DoubleBuffer, np.ndarray] | None = None
         self._just_sent: np.ndarray | None = None
 
@@ -144,12 +144,12 @@ class MomentumFeedbackState(VelocityState):
         stays = is_dense and not (self._options.momentum and (self.rate or not self._sent_in.size))
         if is_dense == bool(u.old.size) or stays:
             return
-        self.residual = self._another()
+        self.residual = self.residual.like()
         if is_dense:
-            self.velocity = self._another()
+            self.velocity = self.residual.like()
             self.velocity.old[:] = v.old * (1 / self._ahead)
             return
-        self.velocity = self._nothing_made()
+        self.velocity = self.residual.like(0)
         # All entries count as sent long ago: if each had to wait for its next part, hardly anything
         # would be sent for a while.
         self._sent_in = self._sent_in[:0]

@@ -103,7 +103,7 @@ class MuonCorrectionState(AdamCorrectionState):
         super().__init__(spec, options, rollback)
         self._key, self._shape = spec.key, spec.shape
         self._is_matrix = len(spec.shape) > 1
-        self.square = self._nothing_made()
+        self.square = self.residual.like(0)
 
     def tune(self, **settings: Any) -> None:
         """Take the settings from the optimizer. Settings with a momentum are Muon's, and the tensor
@@ -118,7 +118,7 @@ class MuonCorrectionState(AdamCorrectionState):
         if is_matrix != self._is_matrix:
             self._is_matrix, self.begun = is_matrix, self.step
             self.mean.old[:] = 0
-            self.square = self._nothing_made()
+            self.square = self.residual.like(0)
         super().tune(**settings)
 
     def _direct(self, gradient: np.ndarray, kernels: Kernels) -> Directed:
