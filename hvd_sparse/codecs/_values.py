@@ -45,7 +45,7 @@ from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers, as_float32
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import AS_TYPE, VALUE_FORMATS, Frame, need, open_frame, write_frame
+from hvd_sparse.wire.frame import VALUE_FORMATS, Frame, need, open_frame, write_frame
 
 LARGEST_MULTIPLE = {"int8": 127, "int4": 7}
 STEP_BYTES = 4
@@ -184,10 +184,6 @@ def values_bytes(count: int, name: str, value_bytes: int) -> int:
     return prefix_bytes(name) + packed_bytes(count, code_bits(name, value_bytes))
 
 
-def format_number(name: str) -> int:
-    return VALUE_FORMATS.get(name, AS_TYPE)
-
-
 def to_levels(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the two levels of int2 (see the module), float32 [2], and the codes of non-zero
     values, uint8 [count]."""
@@ -281,13 +277,13 @@ class ValuedCodec(Codec):
         parts = self.encode_indices(selection, kernels)
         parts += encode_values(selection.values, self.values, kernels)
         assert self.number is not None
-        dtype, values_format = selection.values.dtype, format_number(self.values)
+        dtype, values_format = selection.values.dtype, VALUE_FORMATS[self.values]
         return write_frame(
             self.number, dtype, selection.numel, selection.count, parts, values_format
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
-        frame = open_frame(buffer, self, format_number(self.values))
+        frame = open_frame(buffer, self, VALUE_FORMATS[self.values])
         offset = frame.body.size - values_bytes(frame.count, self.values, frame.value_type.itemsize)
         need(offset >= 0, f"a body of {frame.body.size} bytes cannot hold {frame.count} values")
         prefix, codes = value_codes(frame, offset, frame.count, self.values, kernels)

@@ -10,7 +10,6 @@ from hvd_sparse.checks import check_density, count_from_density, option
 from hvd_sparse.codecs._values import ValuedCodec, check_format
 from hvd_sparse.codecs.bitmap import Bitmap
 from hvd_sparse.codecs.block16 import Block16
-from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.codecs.dense import Dense
 from hvd_sparse.codecs.golomb import Golomb
 from hvd_sparse.kernels import reference
@@ -28,7 +27,7 @@ NEAR = 1.01
 
 @CODECS.register("auto")
 @dataclass(frozen=True)
-class Auto(Codec):
+class Auto(ValuedCodec):
     """Use the codec that is expected to send the fewest bytes at the method's density.
 
     The codec is mostly ``golomb`` below a density of about one third, ``bitmap`` above that, and
@@ -51,13 +50,8 @@ class Auto(Codec):
     density: float | None = option(check_density, None)
 
     number = None
-    is_exact_for_signs = False
     has_fixed_size = False
     needs_host = ""
-
-    @property
-    def is_exact(self) -> bool:  # type: ignore[override]
-        return self.values == "float32"
 
     def at_density(self, density: float) -> Auto:
         return self if self.density is not None else dataclasses.replace(self, density=density)

@@ -41,12 +41,20 @@ class Block16(ValuedCodec):
         return [counts.astype(width), selection.indices.astype(POSITION)]
 
     def decode_indices(self, frame: Frame, kernels: Packers) -> np.ndarray:
-        counts, positions = _split(frame.body, frame.count, frame.numel)
+        body, count, numel = frame.body, frame.count, frame.numel
+        blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
+        width = 4 if blocks and counts_bytes == 4 * blocks else 2
         need(
-            int(counts.sum()) == frame.count,
-            f"the counts of the blocks do not add up to {frame.count}",
+            counts_bytes == width * blocks,
+            f"{body.size} bytes cannot hold exactly {count} indices below {numel}",
         )
-        return joined_blocks(counts, positions, frame.numel, kernels)
+        counts = body[:counts_bytes].view(f"<u{width}")
+        need(
+            width == 2 or int(counts.max()) == BLOCK,
+            "the counts of the blocks have 32 bits though no block is full",
+        )
+        need(int(counts.sum()) == count, f"the counts of the blocks do not add up to {count}")
+        return joined_blocks(counts, body[counts_bytes:].view(POSITION), numel, kernels)
 
     def index_bytes(self, count: int, numel: int) -> float:
         width = 4 if numel >= BLOCK and count == numel else 2
@@ -67,18 +75,3 @@ def joined_blocks(
         f"an index exceeds the {numel} entries of the tensor",
     )
     return indices
-
-
-def _split(body: np.ndarray, count: int, numel: int) -> tuple[np.ndarray, np.ndarray]:
-    blocks, counts_bytes = blocks_of(numel), body.size - 2 * count
-    width = 4 if blocks and counts_bytes == 4 * blocks else 2
-    need(
-        counts_bytes == width * blocks,
-        f"{body.size} bytes cannot hold exactly {count} indices below {numel}",
-    )
-    counts = body[:counts_bytes].view(f"<u{width}")
-    need(
-        width == 2 or int(counts.max()) == BLOCK,
-        "the counts of the blocks have 32 bits though no block is full",
-    )
-    return counts, body[counts_bytes:].view("<u2")

@@ -19,9 +19,6 @@ MIXED, PLUS, MINUS = 0, 1, 2
 Signs = tuple[np.ndarray, np.ndarray]
 """Entries' indices, uint32 [count], ascending; and whether each entry is negative, bool [count]."""
 
-INFINITY = {4: 0x7F800000, 8: 0x7FF0000000000000}
-"""The bit pattern of infinity, for floats of 4 and of 8 bytes."""
-
 
 @dataclass(frozen=True)
 class Codec(Options):
@@ -111,9 +108,7 @@ class SignCodec(Codec):
     """Base class of codecs that send every value as plus or minus the mean magnitude.
 
     The body of a frame (the bytes after its header) starts with the magnitude. Exact zeros have no
-    sign, and are not sent. Decoding is exact if all values have the same magnitude, as with the
-    selectors ``adacomp``, ``stc``, ``ef_sign``, ``terngrad`` and
-    ``fixed_threshold(signs_only=True)``.
+    sign, and are not sent.
     """
 
     is_exact = sends_zeros = False
@@ -133,9 +128,9 @@ class SignCodec(Codec):
         width = frame.value_type.itemsize
         need(frame.body.size >= width, f"a body of {frame.body.size} bytes has no magnitude")
         scale = frame.body[:width].view(frame.value_type)[0]
-        # Compare as an integer, because float comparisons may flush subnormal numbers to 0.
-        bits = int.from_bytes(frame.body[:width].tobytes(), "little")
-        is_ours = 0 < bits < INFINITY[width] if frame.count else bits == 0
+        # Compare with 0 as an integer, because float comparisons may flush subnormal numbers to 0.
+        bits = int.from_bytes(frame.body[:width].tobytes(), "little", signed=True)
+        is_ours = bits > 0 and bool(np.isfinite(scale)) if frame.count else bits == 0
         need(is_ours, f"no encoder writes the magnitude {scale} for {frame.count} signs")
         frame.body = frame.body[width:]
         indices, is_negative = self.decode_signs(frame, kernels)

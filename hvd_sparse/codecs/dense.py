@@ -8,7 +8,6 @@ from hvd_sparse.codecs._values import (
     ValuedCodec,
     decode_values,
     encode_values,
-    format_number,
     missing_code,
     value_codes,
     values_bytes,
@@ -17,7 +16,7 @@ from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import Selection
-from hvd_sparse.wire.frame import need, need_size, open_frame, write_frame
+from hvd_sparse.wire.frame import VALUE_FORMATS, need, need_size, open_frame, write_frame
 
 
 @CODECS.register("dense")
@@ -42,13 +41,13 @@ class Dense(ValuedCodec):
             everything = np.full(selection.numel, missing_code(codes.itemsize), codes.dtype)
             everything[selection.indices] = codes
             codes = everything
-        dtype, values_format = selection.values.dtype, format_number(self.values)
+        dtype, values_format = selection.values.dtype, VALUE_FORMATS[self.values]
         return write_frame(
             6, dtype, selection.numel, selection.count, [prefix, codes], values_format
         )
 
     def decode(self, buffer: np.ndarray, kernels: Packers = reference) -> Selection:
-        frame = open_frame(buffer, self, format_number(self.values))
+        frame = open_frame(buffer, self, VALUE_FORMATS[self.values])
         need_size(frame, int(self.body_bytes(frame.count, frame.numel, frame.value_type.itemsize)))
         prefix, codes = value_codes(frame, 0, frame.numel, self.values, kernels)
         if frame.count == frame.numel:

@@ -14,9 +14,9 @@ import cases
 import numpy as np
 from conformance.codec_checks import ENTRY_BY_ENTRY, selection_of
 
-from hvd_sparse.codecs._values import format_number
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS, ENGINES
+from hvd_sparse.wire.frame import VALUE_FORMATS
 from hvd_sparse.wire.message import split_messages, write_error, write_message
 
 FRAME_HEAD = MESSAGE_HEAD = 32
@@ -86,7 +86,7 @@ def repaired_frame(data: bytes, codec: Any) -> bytes:
     number = head[3] if codec.number is None else codec.number
     head = (
         b"HS\1"
-        + bytes([number, head[4], format_number(getattr(codec, "values", "float32"))])
+        + bytes([number, head[4], VALUE_FORMATS[getattr(codec, "values", "float32")]])
         + head[6:16]
     )
     head += struct.pack("<Q", len(body))

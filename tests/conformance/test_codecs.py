@@ -20,12 +20,11 @@ from conformance.fuzzing import check_damaged, check_frame, seeds, targets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvd_sparse.codecs._values import format_number
 from hvd_sparse.codecs.contract import SignCodec
 from hvd_sparse.errors import CorruptPayload, InvalidOption
 from hvd_sparse.registry import CODECS
 from hvd_sparse.types import INDEX_LIMIT, Selection
-from hvd_sparse.wire.frame import HEADER_BYTES
+from hvd_sparse.wire.frame import HEADER_BYTES, VALUE_FORMATS
 
 MADE = [case.create(CODECS) for case in cases.CODECS]
 codecs = pytest.mark.parametrize("codec", MADE, ids=map(str, cases.CODECS))
@@ -169,7 +168,7 @@ def test_damaged_payloads_are_refused_or_are_what_is_written(name):
 @pytest.mark.parametrize("count", [0, 1, 3, 2**32 - 1])
 def test_a_header_that_promises_billions_allocates_next_to_nothing(codec, count):
     for size in (0, 4, 5, 6, 64, 4_096):
-        form, number = format_number(getattr(codec, "values", "float32")), codec.number or 3
+        form, number = VALUE_FORMATS[getattr(codec, "values", "float32")], codec.number or 3
         for fill in (0, 1, 255):
             payload = forged(
                 bytes([fill]) * size, codec=number, value_format=form, numel=2**32 - 1, count=count
