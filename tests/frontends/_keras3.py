@@ -282,6 +282,24 @@ def local_layers(name):
 
 
 @cases
+def inf_in_a_local_layer_of_one_rank_skips_the_step_on_all_ranks(name):
+    model = make_built_model()
+    variables = model.trainable_variables
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=4.0)
+    compressor = Compression.topk(variables[2:], density=1.0, name=name, **SPARSE_ONLY)
+    optimizer = DistributedOptimizer(scaling, compression=compressor)
+    for variable in variables[:2]:
+        optimizer.register_local_var(variable)
+    is_last = hvd.rank() == hvd.size() - 1
+    given = [tf.fill(v.shape, np.inf if is_last and v is variables[0] else 1.0) for v in variables]
+    before = weights_of(model)
+    optimizer.apply(given, variables)
+    compressor.close()
+    assert (weights_of(model) == before).all()
+    assert float(optimizer.dynamic_scale.numpy()) == 2.0
+
+
+@cases
 def refused(name):
     def compressor(model=None, **options):
         return Compression.topk(model or make_built_model(), name=name, **FEW, **options)
