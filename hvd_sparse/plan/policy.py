@@ -168,9 +168,6 @@ class Policy:
     def forget_world(self, owner: Owner) -> None:
         """Called after the ranks have changed in an elastic run. Start over."""
 
-    def close(self) -> None:
-        """Called when the compressor is closed."""
-
 
 @contextlib.contextmanager
 def waiting(owner: Owner, what: str) -> Iterator[None]:

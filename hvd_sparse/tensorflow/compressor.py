@@ -20,7 +20,7 @@ from hvd_sparse.state.state_check import IncompatibleKeys
 from hvd_sparse.step.buckets import one_per_tensor
 from hvd_sparse.step.step import Step
 from hvd_sparse.tensorflow.follower import Follower
-from hvd_sparse.tensorflow.graph import GraphBucket, GraphFallback
+from hvd_sparse.tensorflow.graph import GraphCall, GraphFallback
 from hvd_sparse.tensorflow.graph_functions import GraphFunctions, Witness, call_numpy
 from hvd_sparse.tensorflow.optimizer import (
     WAY_OUT,
@@ -97,8 +97,7 @@ class TensorflowCompressor(Compressor):
         super().__init__(configuration, place, policy)
         self.collective = HorovodTensorflowCollective(self.process_set)
         self._follower: Follower | None = None
-        self._filling: tuple[object | None, GraphBucket | None] = (None, None)
-        self._beside: tuple[object | None, dict[str, int]] = (None, {})
+        self._call: GraphCall | None = None
         self._has_shaken_hands = False
         self._callers: dict[int, Optimizer] = {}
 
@@ -212,9 +211,7 @@ class TensorflowCompressor(Compressor):
             self.step.transactions.reset()
             self.step.settings_of = self.step.pace_of = None
             del self._index
-        self._policy.close()
-        self._follower = self._scaler = None
-        self._filling, self._beside = (None, None), (None, {})
+        self._follower = self._scaler = self._call = None
         self._callers.clear()
         del self._source
 
@@ -232,6 +229,8 @@ class TensorflowCompressor(Compressor):
         elif self._follower is not None:
             self._look_at(caller)
         spec, variable = self._identify(tensor, site)
+        is_sparse = self.configuration.is_sparse(spec.shape, spec.numel)
+        call = self._call_of(site, is_sparse)
         wire_dtype = tf.as_dtype(spec.accumulator)
         wide = tf.cast(tensor, wire_dtype)
         flat = tf.reshape(wide, [-1])
@@ -242,14 +241,14 @@ class TensorflowCompressor(Compressor):
         parameter = tf.zeros([0], wire_dtype)
         if self.configuration.memory.reads_parameter:
             parameter = tf.reshape(tf.cast(tf.convert_to_tensor(variable), wire_dtype), [-1])
-        if not self.configuration.is_sparse(spec.shape, spec.numel):
+        if not is_sparse:
             is_raising = self.configuration.on_nonfinite == "raise"
             has_memory = self.configuration.memory.finishes and self._follower is None
             if not (has_memory or self._scaler is not None or is_raising):
-                self.dense_beside(site)[spec.key] = spec.numel * spec.accumulator.itemsize
+                call.beside[spec.key] = spec.numel * spec.accumulator.itemsize
                 return wide, lambda reduced: tf.cast(reduced, tensor.dtype)
             self.functions.traced.add(spec.key)
-            enter = partial(self.functions.send_dense, spec.numel, self.dense_beside(site))
+            enter = partial(self.functions.send_dense, spec.numel, call.beside)
             inputs = [flat[:1], token, scale]
             number = call_numpy(enter, inputs, tf.int64, name="hvd_sparse_enter")
 
@@ -262,11 +261,10 @@ class TensorflowCompressor(Compressor):
 
             return wide, finish_dense
         self.functions.traced.add(spec.key)
-        bucket = self._bucket_of(site, wire_dtype)
+        bucket = call.bucket(site.together, wire_dtype)
         wire, number = bucket.send(spec, flat, token, scale)
 
         def finish(reduced: tf.Tensor) -> tf.Tensor:
-            self._filling = (None, None)
             result = bucket.receive(number, flat, reduced, parameter)
             result = tf.cast(tf.reshape(result, spec.shape), tensor.dtype)
             result.set_shape(tensor.shape)
@@ -281,6 +279,14 @@ class TensorflowCompressor(Compressor):
         if self._follower is not None:
             self._follower.met.add(position)
         return self.step.specs[position], variable
+
+    def _call_of(self, site: CallSite, is_sparse: bool) -> GraphCall:
+        call = self._call
+        if call is None or call.site.gradients is not site.gradients:
+            call = self._call = GraphCall(self, site)
+        if is_sparse and call.way is None and isinstance(self._policy, GraphFallback):
+            self._policy.add_branches(call)
+        return call
 
     def _loss_scale(self) -> tf.Tensor:
         """Return the loss scale as a float32 scalar tensor, which the graph evaluates at every
@@ -299,21 +305,6 @@ class TensorflowCompressor(Compressor):
         scale = call_numpy(scale_now, [], tf.float32, name="hvd_sparse_scale")
         scale.set_shape([])
         return scale
-
-    def _bucket_of(self, site: CallSite, dtype: tf.DType) -> GraphBucket:
-        policy, (together, bucket) = self._policy, self._filling
-        branches = policy.branches(self, site) if isinstance(policy, GraphFallback) else None
-        if bucket is None or site.together is not together:
-            bucket = GraphBucket(self, site, dtype, branches)
-        self._filling = (None, None) if site.together is None else (site.together, bucket)
-        return bucket
-
-    def dense_beside(self, site: CallSite) -> dict[str, int]:
-        """Return, by name, the bytes of the tensors of Horovod's call for which the graph has no
-        call of a function. The dict is complete when the call has been traced."""
-        if site.gradients is not self._beside[0]:
-            self._beside = (site.gradients, {})
-        return self._beside[1]
 
     @tf.autograph.experimental.do_not_convert
     def decompress(self, tensor: tf.Tensor, ctx: Value) -> tf.Tensor:

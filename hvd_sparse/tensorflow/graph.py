@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -18,45 +17,49 @@ from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.records import Ticket
-from hvd_sparse.tensorflow.graph_functions import (
-    DENSE,
-    EVERYTHING,
-    FP16,
-    HOST,
-    SPARSE,
-    GraphFunctions,
-    call_numpy,
-)
-from hvd_sparse.tensorflow.variables import CallSite, refuse_graphs, runtime_token
-from hvd_sparse.types import ProcessSet, TensorSpec, Value
+from hvd_sparse.tensorflow.graph_functions import DENSE, EVERYTHING, FP16, HOST, SPARSE, call_numpy
+from hvd_sparse.tensorflow.variables import CallSite, runtime_token
+from hvd_sparse.types import TensorSpec, Value
+
+if TYPE_CHECKING:
+    from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"
 
 
-class GraphOwner(Owner, Protocol):
-    """The attributes of a TensorFlow compressor that this module uses."""
+class GraphCall:
+    """A call of Horovod, while a graph is traced.
 
-    process_set: ProcessSet
-    functions: GraphFunctions
+    With ``Compression.auto``, tensors of the graph determine the branch ``way`` of a step, and thus
+    how its gradients are sent. All ranks take this branch (``graph_functions`` lists the branches),
+    and submit only its collectives. In a timed step (``is_timed``), the graph calls ``note_end``
+    with each result, to learn when the step ended.
 
-    def dense_beside(self, site: CallSite) -> dict[str, int]: ...
+    site : describes the call, as its first gradient found it
+    beside : by name, the bytes of the tensors for which the graph has no call of a function. The
+        dict is complete when the call has been traced
+    """
 
-
-@dataclass(frozen=True, eq=False)
-class Branches:
-    """The tensors of a graph that determine the branch of a step, and thus how its gradients are
-    sent. All ranks take the branch ``way`` (``graph_functions`` lists the branches), and submit
-    only its collectives. In a timed step (``is_timed``), the graph calls ``note_end`` with each
-    result, to learn when the step ended. ``site`` describes Horovod's call."""
-
-    owner: GraphOwner
-    site: CallSite
-    way: tf.Tensor
+    way: tf.Tensor | None = None
     is_sparse: tf.Tensor
     is_half: tf.Tensor
     is_timed: tf.Tensor
     note_end: Callable[[np.ndarray], np.int32]
+
+    def __init__(self, owner: TensorflowCompressor, site: CallSite) -> None:
+        self.owner, self.site = owner, site
+        self.beside: dict[str, int] = {}
+        self._together: object | None = None
+
+    def bucket(self, together: object | None, dtype: tf.DType) -> GraphBucket:
+        """Return the message of a gradient. ``together`` are the tensors of its group, or None."""
+        if together is None or together is not self._together:
+            self._together, self._bucket = together, GraphBucket(self, together is not None, dtype)
+        return self._bucket
+
+    def if_sparse(self, build: Callable[[], Value], otherwise: Callable[[], Value]) -> Value:
+        return build() if self.way is None else tf.cond(self.is_sparse, build, otherwise)
 
     def aside(self, flat: tf.Tensor, moved: Sequence[tf.DType]) -> list[tf.Tensor]:
         """Return the outputs of a dense branch: the array for Horovod to reduce, and placeholders
@@ -89,6 +92,8 @@ class Branches:
     def timed(self, result: tf.Tensor) -> tf.Tensor:
         """Return a branch's result. In a timed step, first call ``note_end``. Every branch makes
         this call, so that the time of the call is part of every branch's time."""
+        if self.way is None:
+            return result
 
         def noted() -> tf.Tensor:
             end = call_numpy(self.note_end, [result[:1]], tf.int32, name="hvd_sparse_end")
@@ -103,11 +108,9 @@ class GraphBucket:
     and exchange the message are added at once. Those of a group are added after all its tensors,
     when Horovod requests the first result."""
 
-    def __init__(
-        self, owner: GraphOwner, site: CallSite, dtype: tf.DType, branches: Branches | None
-    ) -> None:
-        self._owner, self._dtype, self._branches = owner, dtype, branches
-        self._is_group, self._beside = site.together is not None, owner.dense_beside(site)
+    def __init__(self, call: GraphCall, is_group: bool, dtype: tf.DType) -> None:
+        self._call, self._is_group, self._dtype = call, is_group, dtype
+        owner = self._owner = call.owner
         self._phases = owner.step.exchange.phases(
             owner.configuration.selector, owner.collective.world_size
         )
@@ -131,19 +134,19 @@ class GraphBucket:
             )
         self._specs.append(spec)
         check_merged(self._specs, [tuple(range(len(self._specs)))], configuration)
-        function = partial(self._owner.functions.send, beside=self._beside)
+        function = partial(self._owner.functions.send, beside=self._call.beside)
         moved = self._moved(0)
         if self._is_group:
             function, moved = partial(function, is_joined=True), []
         inputs = [flat, token, scale]
-        if self._branches is not None:
-            inputs.append(self._branches.way)
+        if self._call.way is not None:
+            inputs.append(self._call.way)
         dtypes = [flat.dtype, tf.int64, *moved]
 
         def build() -> Value:
             return list(call_numpy(function, inputs, dtypes, name="hvd_sparse_send"))
 
-        wire, number, *first = self._if_sparse(build, lambda ways: ways.aside(flat, moved))
+        wire, number, *first = self._call.if_sparse(build, lambda: self._call.aside(flat, moved))
         wire.set_shape([None])
         self._numbers.append(number)
         if first:
@@ -164,15 +167,8 @@ class GraphBucket:
             receive = self._owner.functions.receive
             return call_numpy(receive, inputs, flat.dtype, name="hvd_sparse_receive")
 
-        result = self._if_sparse(build, lambda ways: ways.dense(flat, reduced))
-        return result if self._branches is None else self._branches.timed(result)
-
-    def _if_sparse(
-        self, build: Callable[[], Value], otherwise: Callable[[Branches], Value]
-    ) -> Value:
-        if (branches := self._branches) is None:
-            return build()
-        return tf.cond(branches.is_sparse, build, lambda: otherwise(branches))
+        call = self._call
+        return call.timed(call.if_sparse(build, lambda: call.dense(flat, reduced)))
 
     def _exchange(self, *first: tf.Tensor) -> tf.Tensor:
         def build() -> tf.Tensor:
@@ -190,7 +186,7 @@ class GraphBucket:
             return array
 
         received = self._moved(len(self._phases) - 1)[0]
-        return self._if_sparse(build, lambda _: tf.zeros([0], received))
+        return self._call.if_sparse(build, lambda: tf.zeros([0], received))
 
     def _phase(self, phase: int, array: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         name = f"hvd_sparse.{self._owner.name}" + (f".{phase}" if phase else "")
@@ -210,27 +206,17 @@ class GraphFallback(Fallback):
     and further Python code runs only in measured steps."""
 
     def __init__(self, trial: Trial, *, sends_all: bool = False) -> None:
-        refuse_graphs()
         super().__init__(trial, sends_all=sends_all)
         self._lock = threading.Lock()
-        self._branches: Branches | None = None
         # Operations on this variable run in program order, which is the same on all ranks.
         with tf.init_scope(), tf.device("cpu"):
             self._order = tf.Variable(0, trainable=False, dtype=tf.int64, name="hvd_sparse_order")
 
-    def close(self) -> None:
-        """Drop the last operations, because they keep their graph's variables alive."""
-        self._branches = None
-
-    def branches(self, owner: GraphOwner, site: CallSite) -> Branches:
-        if self._branches is None or self._branches.site.gradients is not site.gradients:
-            self._branches = self._build(owner, site)
-        return self._branches
-
-    def _build(self, owner: GraphOwner, site: CallSite) -> Branches:
-        """Build the operation that chooses a step's branch, outside of the ``tf.cond`` in which
+    def add_branches(self, call: GraphCall) -> None:
+        """Add the operation that chooses a step's branch, outside of the ``tf.cond`` in which
         Horovod calls the compressor. The operation waits for the last gradient in the list. Most
         backward passes compute this gradient first, and a step is timed from its first gradient."""
+        owner, site = call.owner, call.site
         graph = getattr(tf.compat.v1.get_default_graph(), "outer_graph", None)
         if graph is None or site.gradients is None or site.variables is None:
             raise UnsupportedInput(
@@ -249,17 +235,17 @@ class GraphFallback(Fallback):
             first = tf.reshape(pairs[-1][0], [-1])[:1]
             inputs = [self._order.read_value(), first, tf.stack(tokens)]
             dtypes = [tf.int32, tf.bool, tf.int64]
-            begin = partial(self._begin_step, owner, owner.dense_beside(site))
+            begin = partial(self._begin_step, owner, call.beside)
             way, is_timed, order = call_numpy(begin, inputs, dtypes, name="hvd_sparse_way")
             for told in (way, is_timed, order):
                 told.set_shape([])
             self._order.assign(order)
-            is_sparse, is_half = way <= EVERYTHING, tf.equal(way, FP16)
-            return Branches(owner, site, way, is_sparse, is_half, is_timed, self._note_end)
+            call.way, call.is_timed, call.note_end = way, is_timed, self._note_end
+            call.is_sparse, call.is_half = way <= EVERYTHING, tf.equal(way, FP16)
 
     def _begin_step(
         self,
-        owner: GraphOwner,
+        owner: TensorflowCompressor,
         beside: Mapping[str, int],
         order: np.int64,
         first: np.ndarray,
@@ -274,7 +260,7 @@ class GraphFallback(Fallback):
                 is_timed = self.trial.is_timed
         return np.int32(way), np.bool_(is_timed), order
 
-    def _choose(self, owner: GraphOwner, positions: Sequence[int | None], dense_bytes: int) -> int:
+    def _choose(self, owner: Owner, positions: Sequence[int | None], dense_bytes: int) -> int:
         way = WAYS[self.next_way(owner)]
         known = [position for position in positions if position is not None]
         if way == SPARSE:
@@ -289,7 +275,7 @@ class GraphFallback(Fallback):
             self._count(owner, known, way, dense_bytes)
         return way
 
-    def _are_paid(self, owner: GraphOwner, positions: Sequence[int]) -> bool:
+    def _are_paid(self, owner: Owner, positions: Sequence[int]) -> bool:
         """Return whether every rank has sent the whole residuals of these tensors. Collective."""
         owing = [position for position in positions if position in self.owed]
         are_paid = all(self.agree(owner, all(map(self.is_paid, owing))))
@@ -298,7 +284,7 @@ class GraphFallback(Fallback):
                 self.owed.pop(position, None)
         return are_paid
 
-    def _count(self, owner: GraphOwner, positions: Sequence[int], way: int, nbytes: int) -> None:
+    def _count(self, owner: Owner, positions: Sequence[int], way: int, nbytes: int) -> None:
         """Count a dense step. ``nbytes`` are the bytes of the tensors that are never compressed."""
         stats, ledger = owner.step.stats, owner.watchdog.ledger
         for spec in (owner.step.specs[position] for position in positions):
@@ -312,9 +298,6 @@ class GraphFallback(Fallback):
     def took(self, position: int, ticket: Ticket, came_s: float, *, everything: bool) -> None:
         if everything:
             self.owed[position] = ticket.run
-
-    def arrived(self) -> None:
-        """Do nothing: in timed steps, every branch calls ``_note_end``, which ends the step."""
 
     def _note_end(self, result: np.ndarray) -> np.int32:
         self.clock.end()
