@@ -310,18 +310,15 @@ class Follower:
                 self._steps, self._stride = int(steps), stride
         return float(scale)
 
-    @property
-    def rate(self) -> float:
-        return float(self._settings["rate"])
-
     def _pace_of(self, position: int) -> Pace:
         assert self._step is not None and self.rates is not None  # ``bind`` sets both before
         transactions = self._step.transactions
         steps = transactions.staged(position).steps
-        return self.rates.pace(self.rate, 0, steps, transactions.most_steps)
+        return self.rates.pace(self._settings["rate"], 0, steps, transactions.most_steps)
 
     def factors(self) -> tuple[float, float]:
-        return self.rate, self.rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
+        rate = self._settings["rate"]
+        return rate, rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
     def _settings_of(self, position: int) -> Settings:
         assert self._step is not None
@@ -337,12 +334,13 @@ class Follower:
     def _given(self, step: Step, position: int) -> OptimizerMoments | None:
         """Return the moments that a program has written into the optimizer's variables since the
         memory last read them. Return None if the program has written none."""
-        state, told, rate = step.transactions.staged(position), self._steps or 0, self.rate
+        state, told = step.transactions.staged(position), self._steps or 0
         if position not in self._to_look:
             self._offsets.setdefault(position, state.steps - told)
             self._count(state, position, told)
             return None
         slots = _slots_of(self._optimizer, self._index.variables[position])
+        rate = self._settings["rate"]
         if not rate and "momentum" in slots:
             return None  # Keras's momentum includes the rate, so it cannot be read at a rate of 0
         self._to_look.discard(position)

@@ -114,11 +114,9 @@ def read_optimizer(optimizer: Optimizer) -> Handover:
             "hvd.DistributedOptimizer (with Keras 3, hvd_sparse.keras.DistributedOptimizer)"
         )
     optimizer = inner_of(optimizer)
-    memories: tuple[type, ...] = ()
-    adams = ("Adam", "AdamW", "Nadam")
-    for names, kinds in ((("SGD",), OF_SGD), (("Muon",), OF_MUON), (adams, OF_ADAM)):
-        if update_of(optimizer) in updates_of(*names):
-            memories = kinds
+    kinds = {("SGD",): OF_SGD, ("Muon",): OF_MUON, ("Adam", "AdamW", "Nadam"): OF_ADAM}
+    update = update_of(optimizer)
+    memories = next((kinds[names] for names in kinds if update in updates_of(*names)), ())
     if memories:
         refuse_clipping(optimizer, with_options_of(optimizer, memories[0]()))
     return Handover(type(optimizer).__name__, memories)

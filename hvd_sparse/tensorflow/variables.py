@@ -37,7 +37,9 @@ CALLS = "_hvd_sparse_identity_calls"
 
 
 def value_of(variable: Value) -> Value:
-    return variable.value if _is_of_keras(variable) and hasattr(variable, "value") else variable
+    """Return the ``tf.Variable`` of a Keras 3 variable, or ``variable`` itself."""
+    held = getattr(variable, "value", None)
+    return held if isinstance(held, tf.Variable) else variable
 
 
 def values_of(variables: Iterable[Value]) -> list[Value]:
@@ -45,15 +47,19 @@ def values_of(variables: Iterable[Value]) -> list[Value]:
     return [values_of(v) if isinstance(v, (list, tuple)) else value_of(v) for v in variables]
 
 
-def _is_of_keras(thing: Value) -> bool:
-    return any(cls.__module__.split(".")[0] == "keras" for cls in type(thing).__mro__)
-
-
 class VariableSource:
     """The variables to compress: a list, a callable, or a model, which may be built later."""
 
     def __init__(self, params: Params) -> None:
-        refuse_graphs()
+        refuse_tensorflow_1()
+        if not tf.executing_eagerly():
+            raise InvalidOption(
+                "a compressor is being made inside a tf.function, whose graph is traced: "
+                "TensorFlow traces it again for other arguments, and would make another compressor "
+                "each time, without the residual of the last one. Make it outside, once: "
+                "compression = Compression.ldte_bs(params, ...) before the tf.function, which then "
+                "only uses it"
+            )
         self._params = params
         # Look at the class, because an unbuilt model raises an error.
         self._is_model = hasattr(type(params), "trainable_variables")
@@ -67,8 +73,7 @@ class VariableSource:
             if not self._params:  # the list of an unbuilt model stays empty
                 raise InvalidOption(NONE_YET)
         # Names of Keras 3's variables begin with the model's name, except in a loaded model.
-        is_named = _is_of_keras(params) and hasattr(params, "name")
-        self.prefix = f"{params.name}/" if is_named else ""
+        self.prefix = f"{params.name}/" if hasattr(type(params), "stateless_call") else ""
 
     def variables(self) -> list[tf.Variable]:
         """Return the ``tf.Variable`` objects, without counters (integers, not trainable)."""
@@ -125,18 +130,6 @@ class VariableSource:
         return specs
 
 
-def refuse_graphs() -> None:
-    """Raise an error if a compressor is made in a graph of TensorFlow 1 or in a ``tf.function``."""
-    refuse_tensorflow_1()
-    if not tf.executing_eagerly():
-        raise InvalidOption(
-            "a compressor is being made inside a tf.function, whose graph is traced: TensorFlow "
-            "traces it again for other arguments, and would make another compressor each time, "
-            "without the residual of the last one. Make it outside, once: compression = "
-            "Compression.ldte_bs(params, ...) before the tf.function, which then only uses it"
-        )
-
-
 def refuse_tensorflow_1() -> None:
     """Raise UnsupportedInput in a graph of TensorFlow 1, whose variables have no values yet."""
     with tf.init_scope():  # leaves only the graphs of traced functions
@@ -159,7 +152,7 @@ class CallSite:
     """Describes the call of Horovod that led to a call of ``compress``, by values of local
     variables of Horovod's functions. Values that are not found are None, ``scales`` (1.0, 1.0).
 
-    process_set, op : process set and reduction of Horovod's call
+    op : reduction of Horovod's call
     variable : the variable of the gradient
     together : the tensors of the gradient's group; None for a gradient without a group
     gradients, variables : all gradients and variables of Horovod's call, in the same order
@@ -167,7 +160,6 @@ class CallSite:
     """
 
     variable: object | None = None
-    process_set: Value = None
     op: object | None = None
     together: object | None = None
     gradients: Sequence[Value] | None = None
@@ -207,14 +199,15 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
     refuse_xla()
     _refuse_replicas()
     site = CallSite()
+    theirs: ProcessSet = None
     group: list[int] | None = None
     for frame in callers():
         if frame.f_globals.get("__name__") != "horovod.tensorflow":
             continue
         local = frame.f_locals
         # AutoGraph fills unset locals with marker objects, so types are checked as well.
-        if site.process_set is None and hasattr(local.get("process_set"), "process_set_id"):
-            site.process_set = local["process_set"]
+        if theirs is None and hasattr(local.get("process_set"), "process_set_id"):
+            theirs = local["process_set"]
         if site.op is None and isinstance(local.get("op"), int):
             site.op = local["op"]
         if all(isinstance(local.get(name), float) for name in SCALES):
@@ -229,8 +222,7 @@ def find_call_site(tensor: object, process_set: ProcessSet) -> CallSite:
             site.place(tensor, local, group)
             break
     op = hvd.Average if site.op is None else site.op
-    theirs = process_set if site.process_set is None else site.process_set
-    check_call(hvd, op, process_set, theirs)
+    check_call(hvd, op, process_set, process_set if theirs is None else theirs)
     return site
 
 
