@@ -127,6 +127,8 @@ class Policy:
 
     decision: Value = None
     """The ``Verdict``, ``GroupPlan`` or ``HiddenDensities`` of the last measurement, or None."""
+    is_dense = False
+    """Whether Horovod alone reduces the compressible tensors of this step of a TensorFlow graph."""
 
     def __init__(self) -> None:
         self.clock = StepClock()

@@ -258,6 +258,7 @@ class GraphFallback(Fallback):
                 positions = [owner.functions.position(token) for token in tokens]
                 way = self._choose(owner, positions, sum(beside.values()))
                 is_timed = self.trial.is_timed
+            self.is_dense = way > EVERYTHING
         return np.int32(way), np.bool_(is_timed), order
 
     def _choose(self, owner: Owner, positions: Sequence[int | None], dense_bytes: int) -> int:

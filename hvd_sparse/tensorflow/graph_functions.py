@@ -343,9 +343,11 @@ class GraphFunctions:
             logger.error("%s: %s", type(error).__name__, error)
         self._policy.fail()
         run.is_raising, run.failure = True, run.failure or error
-        now_s = time.monotonic()
+        awaited, now_s = self.traced, time.monotonic()
+        if self._policy.is_dense:
+            awaited = awaited - {self._step.keys[position] for position in self._step.compressed}
         deadline_s = now_s + max(LEAST_WAIT_S, PATIENCE * (now_s - run.began_s))
-        while len(run.received) < len(self.traced) and time.monotonic() < deadline_s:
+        while len(run.received) < len(awaited) and time.monotonic() < deadline_s:
             time.sleep(0.001)
         self._step.transactions.fail(run, error)
         run.is_raising = False

@@ -15,7 +15,7 @@ pytest.importorskip("horovod.tensorflow", exc_type=ImportError)
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from hvd_sparse.errors import InvalidOption
+from hvd_sparse.errors import InvalidOption, NonFiniteGradient
 from hvd_sparse.kernels.rows import address
 from hvd_sparse.telemetry.contract import numbers_of
 from hvd_sparse.tensorflow import (
@@ -72,19 +72,20 @@ def rank_0(monkeypatch):
 
 
 def program(make=Compression.topk, **options):
-    """Return a variable, a compressor, and a function that traces a step with them."""
+    """Return a matrix, a compressor of it and of a vector, which is never compressed, and a
+    function that traces a step with them."""
     members = Unconnected()
-    variable = tf.Variable(tf.ones((50, 40)))
+    variables = [tf.Variable(tf.ones(shape)) for shape in ((50, 40), (5,))]
     options |= {"min_numel": 1, "allow_dense": False, "process_set": members}
-    compressor = make([variable], density=0.1, **options)
+    compressor = make(variables, density=0.1, **options)
 
     def trace():
         with tf.GradientTape() as plain:
-            loss = tf.reduce_sum(variable * 3.0)
+            loss = sum(tf.reduce_sum(variable * 3.0) for variable in variables)
         tape = hvd.DistributedGradientTape(plain, compression=compressor, process_set=members)
-        tape.gradient(loss, [variable])
+        tape.gradient(loss, variables)
 
-    return variable, compressor, trace
+    return variables[0], compressor, trace
 
 
 @pytest.mark.parametrize("make", [Compression.topk, Compression.auto])
@@ -116,6 +117,22 @@ def test_a_closed_compressor_refuses_other_steps_and_graphs(rank_0):
     for use in (lambda: compressor.compress(gradient), lambda: send(gradient, token, 1.0)):
         with pytest.raises(InvalidOption, match="is closed, so it can neither train"):
             use()
+
+
+def test_nan_in_a_dense_step_of_auto_is_raised_without_waiting_for_compressible_tensors(
+    rank_0, monkeypatch
+):
+    _, compressor, trace = program(Compression.auto, on_nonfinite="raise")
+    trace()
+    functions, nothing = compressor.functions, np.empty(0, np.uint8)
+    tokens = {position: token for token, position in functions._tokens.items()}
+    first = np.ones(1, np.float32)
+    compressor._policy._begin_step(compressor, {}, np.int64(0), first, np.array([tokens[0]]))
+    number = functions.send_dense(5, {}, first, tokens[1], np.float32(1))
+    monkeypatch.setattr(graph_functions.time, "sleep", lambda _: pytest.fail("it waits"))
+    with pytest.raises(NonFiniteGradient, match="which is sent dense"):
+        functions.receive(number, np.full(5, np.nan, np.float32), nothing, nothing)
+    compressor.close()
 
 
 def test_a_compressor_that_is_refused_or_closed_before_its_first_step_leaves_its_name_free(rank_0):
