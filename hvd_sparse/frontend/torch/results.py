@@ -349,9 +349,7 @@ class Results:
             if gradient is None and self._versions.get(position) in (None, parameter._version):
                 continue
             runs.add(self.waiting.pop(position).run)
-            is_update = self._is_handed_over and position in self._step.compressed
-            if is_update and gradient is not None:
-                self.applied[position] = weakref.ref(gradient), gradient._version
+            self._note_applied(position, gradient)
             if given is not None and gradient is not None and gradient is not given():
                 # Programs like PCGrad throw results away, and apply a combination of their copies.
                 self._is_hidden = True
@@ -362,6 +360,11 @@ class Results:
                 self._step.transactions.keep(run, held - self.waiting.keys())
         if self._is_hidden:
             self.waiting.clear()
+
+    def _note_applied(self, position: int, gradient: torch.Tensor | None) -> None:
+        is_update = self._is_handed_over and position in self._step.compressed
+        if is_update and gradient is not None:
+            self.applied[position] = weakref.ref(gradient), gradient._version
 
     def _compare(self, position: int, gradient: torch.Tensor | None, name: str) -> None:
         if gradient is None:
