@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.architectures import ARCHITECTURES, flops, parameters
+from hvd_sparse.cli.advise import MODELS
 from hvd_sparse.errors import UnknownName
 
 TOTALS = {
@@ -19,11 +20,15 @@ GIGAFLOPS = {"resnet50": 8.2, "vgg16": 30.9, "inception_v4": 24.6}
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_a_model_has_the_entries_that_it_is_known_for(name):
+def test_a_model_has_the_entries_that_it_is_known_for_and_advise_knows_them(name):
     listed = parameters(name)
-    matrices = sum(parameter.numel for parameter in listed if len(parameter.shape) > 1)
-    assert (len(listed), sum(parameter.numel for parameter in listed), matrices) == TOTALS[name]
+    numel = sum(parameter.numel for parameter in listed)
+    matrices = [parameter.numel for parameter in listed if len(parameter.shape) > 1]
+    assert (len(listed), numel, sum(matrices)) == TOTALS[name]
     assert len({parameter.name for parameter in listed}) == len(listed)
+    compressed = sum(size >= 1024 for size in matrices)
+    backward_s = pytest.approx(2 * 32 * flops(name) / 10e12, rel=0.01)
+    assert MODELS[name] == (numel, compressed, backward_s)
 
 
 @pytest.mark.parametrize("name", GIGAFLOPS)

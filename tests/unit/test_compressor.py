@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import math
 import operator
 import pickle
@@ -11,6 +12,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from types import SimpleNamespace
 
+import cases
 import numpy as np
 import pytest
 import worlds
@@ -20,7 +22,8 @@ from worlds import configure, tensors
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
 from hvd_sparse.frontend.compression import LocalStepsBase
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
-from hvd_sparse.state.checkpoint_file import atomic, to_bytes
+from hvd_sparse.registry import MEMORIES, SELECTORS
+from hvd_sparse.state.checkpoint_file import atomic, from_bytes, to_bytes
 from hvd_sparse.types import TensorSpec
 
 
@@ -75,27 +78,21 @@ def test_local_steps_refuse_the_state_of_another_compression(make):
 
 
 def test_compressors_of_equal_models_have_names_of_their_own(make):
-    """By the order in which they are made, whatever has become of those before."""
-    first, second = make(), make()
-    assert len({first.name, second.name, make().name}) == 3
-    second.close()
-    again = make()
-    assert again.name == second.name
-    second.close()
-    assert len({first.name, again.name, make().name}) == 3
-    assert make(specs=tensors((30, 4), (10,))).name.partition(".")[0] != first.name
-
-
-def test_names_by_default_do_not_depend_on_when_garbage_is_collected(make):
-    """Ranks do not collect it at the same time."""
+    """By the order in which they are made, whatever has become of those before, and whether garbage
+    was collected or not, which ranks do not do at the same time."""
 
     def dropped():
         return worlds.run(1, lambda c: NumpyCompressor(c, configure("ldte_bs", 0.1)).name)[0]
 
-    names = [dropped()]
+    first, second = make(), make()
+    second.close()
+    again = make()
+    assert again.name == second.name
+    second.close()
+    names = [first.name, again.name, make().name, dropped()]
     gc.collect()
-    names += [dropped(), dropped()]
-    assert len(set(names)) == 3
+    assert len({*names, dropped(), dropped()}) == 6
+    assert make(specs=tensors((30, 4), (10,))).name.partition(".")[0] != first.name
 
 
 def test_process_sets_have_names_of_their_own():
@@ -192,37 +189,48 @@ def test_a_world_of_one_that_may_not_grow_is_told_once(monkeypatch, caplog, elas
     assert [record.getMessage()[:12] for record in caplog.records] == ["world size 1"] * warnings
 
 
-@pytest.mark.parametrize("stop", [3, 4], ids=["where rank 1 leads", "where rank 0 leads"])
-@pytest.mark.parametrize(
-    ("selector", "options"),
-    [
-        ("ldte_bs", {}),
-        ("ldte_bs", {"select_over": "group"}),
-        *((id, {"exchange": "shared_index"}) for id in ("topk", "ldte_bs", "redsync_search")),
-    ],
-)
-def test_a_run_that_goes_on_from_its_states_is_the_same_bit_for_bit(selector, options, stop):
-    """Also on a rank that selects nothing in its first step, as another one leads."""
-    configuration = configure(selector, 0.1, **options)
+def continued():
+    """Return configurations with every selector, every memory, and each way of selecting together,
+    by name."""
+    made = {str(case): configure(case.create(SELECTORS, density=0.1)) for case in cases.SELECTORS}
+    for case, rollback in itertools.product(cases.MEMORIES, (True, False)):
+        memory = case.create(MEMORIES)
+        selector = {"id": "sign_vote"} if memory.counts_votes else "topk"
+        options = {"memory": memory, "rollback": rollback}
+        made[f"{case} {rollback=}"] = configure(selector, 0.1, **options)
+    for id in ("topk", "ldte_bs", "redsync_search"):
+        made[f"shared_index-{id}"] = configure(id, 0.1, exchange="shared_index")
+    return {**made, "group": configure("ldte_bs", 0.1, select_over="group")}
+
+
+CONTINUED = continued()
+
+
+@pytest.mark.parametrize("stop", [5, 4], ids=["where rank 1 leads", "where rank 0 leads"])
+@pytest.mark.parametrize("name", CONTINUED)
+def test_a_run_that_goes_on_from_its_states_is_the_same_bit_for_bit(name, stop):
+    """Invariant 35, also on a rank that selects nothing in its first step, as another one leads."""
 
     def run(stops):
         def script(collective):
-            compressor = NumpyCompressor(collective, configuration)
+            compressor = NumpyCompressor(collective, CONTINUED[name])
             results = compressor.train(range(stops))
-            state = pickle.loads(pickle.dumps(compressor.state_dict()))
+            state = from_bytes(to_bytes(compressor.state_dict()))
             compressor.close()
-            compressor = NumpyCompressor(collective, configuration)
+            compressor = NumpyCompressor(collective, CONTINUED[name])
             compressor.load_state_dict(state)
-            results += compressor.train(range(stops, 8))
+            results += compressor.train(range(stops, 10))
+            state = to_bytes(compressor.state_dict())
             compressor.close()
-            return results, worlds.snapshot(compressor.session)
+            return results, state
 
         return worlds.run(2, script)
 
-    assert run(stop) == run(8)
+    assert run(stop) == run(10)
 
 
 def test_a_state_is_a_copy_that_takes_later_steps_back_also_where_its_engine_is_not_here(make):
+    """And with the names that a compiled model had in earlier versions, and has in a program."""
     compressor = make()
     untrained = compressor.state_dict()
     compressor.train(range(2))
@@ -231,6 +239,8 @@ def test_a_state_is_a_copy_that_takes_later_steps_back_also_where_its_engine_is_
     compressor.train(range(2, 5))
     assert pickle.dumps(state) == kept
     state["config"].update(engine="unheard_of", timeout_s=1.0)  # as in another run, or rank
+    for part in ("model", "tensors"):
+        state[part] = {f"_orig_mod.{name}": told for name, told in state[part].items()}
     compressor.load_state_dict(state)
     assert worlds.snapshot(compressor.session) == expected
     compressor.load_state_dict(untrained)

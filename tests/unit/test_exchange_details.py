@@ -211,51 +211,42 @@ def test_what_an_exchange_cannot_do_is_refused_by_what_parts_declare(exchange, p
 TEN = np.arange(10, dtype=np.float32)
 
 
-def values(count, *, body=None, **header):
-    body = TEN[:count].tobytes() if body is None else body
-    return forged(body, codec=VALUES, numel=10, count=count, **header)
+def as_values(body=TEN.tobytes(), codec=VALUES, count=10, behind=0, **header):
+    frame = forged(body, codec=codec, count=count, **header)
+    return read_values(np.append(frame, np.zeros(behind, np.uint8)), 10, np.float32)
 
 
-def indices(count, body, **header):
-    return forged(body, codec=INDICES, numel=10, count=count, **header)
-
-
-REFUSED_VALUES = {
-    "fewer than the tensor has": values(3),
-    "fewer than are announced": values(10, body=TEN[:9].tobytes()),
-    "doubles": values(10, body=np.arange(10.0).tobytes(), value_type=2),
-    "another format": values(10, value_format=1),
-    "indices": indices(10, TEN.tobytes()),
-    "bytes behind them": np.concatenate([values(10), np.zeros(1, np.uint8)]),
-    "another tensor's": forged(TEN.tobytes(), codec=VALUES, numel=11, count=10),
-}
-REFUSED_INDICES = {
-    "fewer than are announced": indices(2, struct.pack("<I", 3)),
-    "one twice": indices(2, struct.pack("<II", 3, 3)),
-    "one beyond the tensor": indices(1, struct.pack("<I", 10)),
-    "another format": indices(1, struct.pack("<I", 3), value_format=2),
-}
+def as_indices(body=struct.pack("<II", 3, 7), count=2, **header):
+    return read_indices(forged(body, codec=INDICES, count=count, **header), 10)
 
 
 def test_what_is_written_is_read():
-    """Or the tests below could pass for the wrong reason."""
+    """Or the test below could pass for the wrong reason."""
+    assert as_values().tolist() == TEN.tolist() and as_indices().tolist() == [3, 7]
+    chosen = Selection(np.array([2, 7], np.uint32), TEN[:2], 10)
     assert read_values(write_values(TEN), 10, np.float32).tolist() == TEN.tolist()
-    assert read_values(values(10), 10, np.float32).tolist() == TEN.tolist()
-    chosen = np.array([2, 7], np.uint32)
-    assert read_indices(write_indices(Selection(chosen, TEN[:2], 10)), 10).tolist() == [2, 7]
-    assert read_indices(indices(1, struct.pack("<I", 3)), 10).tolist() == [3]
+    assert read_indices(write_indices(chosen), 10).tolist() == [2, 7]
 
 
-@pytest.mark.parametrize("what", REFUSED_VALUES)
-def test_values_that_are_not_the_whole_of_a_tensor_are_refused(what):
+@pytest.mark.parametrize(
+    ("read", "changes"),
+    [
+        (as_values, {"body": TEN[:3].tobytes(), "count": 3}),
+        (as_values, {"body": TEN[:9].tobytes()}),
+        (as_values, {"behind": 1}),
+        (as_values, {"body": np.arange(10.0).tobytes(), "value_type": 2}),
+        (as_values, {"value_format": 1}),
+        (as_values, {"codec": INDICES}),
+        (as_values, {"numel": 11}),
+        (as_indices, {"count": 3}),
+        (as_indices, {"body": struct.pack("<II", 3, 3)}),
+        (as_indices, {"body": struct.pack("<II", 3, 10)}),
+        (as_indices, {"value_format": 2}),
+    ],
+)
+def test_values_and_indices_that_no_rank_writes_are_refused(read, changes):
     with pytest.raises(CorruptPayload):
-        read_values(REFUSED_VALUES[what], 10, np.float32)
-
-
-@pytest.mark.parametrize("what", REFUSED_INDICES)
-def test_indices_that_no_rank_writes_are_refused(what):
-    with pytest.raises(CorruptPayload):
-        read_indices(REFUSED_INDICES[what], 10)
+        read(**changes)
 
 
 @pytest.mark.parametrize(

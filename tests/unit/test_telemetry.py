@@ -35,7 +35,10 @@ def patient(monkeypatch):
     monkeypatch.setattr(recorder_module, "LAST_S", worlds.TIMEOUT_S)
 
 
-def record(collective, writers, steps=STEPS, configuration=None, every=EVERY, specs=SPECS, told=()):
+def record(
+    collective, writers, steps=STEPS, configuration=None, every=EVERY, specs=SPECS, told=(), bad=-1
+):
+    """``bad`` is the number of a step with NaN."""
     session = Session(configuration or configure(density=0.1), specs, collective)
     place = Place(collective.rank, collective.world_size)
     outlet = Outlet(writers, place)
@@ -43,7 +46,10 @@ def record(collective, writers, steps=STEPS, configuration=None, every=EVERY, sp
     for kind, content in told:
         recorder.put(kind, content)
     for step in range(steps):
-        session.reduce(normals(specs, collective.rank, step))
+        given = normals(specs, collective.rank, step)
+        if step == bad:
+            given["t0"][0, 0] = np.nan
+        session.reduce(given)
     recorder.close()
     return session
 
@@ -163,19 +169,7 @@ def test_exchanges_that_overlap_are_counted_once():
 
 
 def test_a_step_that_failed_is_told_as_such_and_counts_nothing():
-    heard = []
-
-    def train(collective):
-        session = Session(configure(density=0.1), SPECS, collective)
-        outlet = Outlet([heard.append], Place(collective.rank))
-        recorder = Recorder(session.step, 1, outlet, list)
-        bad = normals(SPECS, 0, 0)
-        bad["t0"][0, 0] = np.nan
-        session.reduce(bad)
-        session.reduce(normals(SPECS, 0, 1))
-        recorder.close()
-
-    worlds.run(2, train)
+    heard, _ = records_of(2, every=1, bad=0)
     assert [each["is_finite"] for each in heard] == [False, True]
     assert [each["step"] for each in heard] == [0, 1]
     assert [each["total"]["sparse_steps"] for each in heard] == [0, 2]

@@ -1,4 +1,4 @@
-"""The state of an optimizer that is handed over, beside the same optimizer by itself."""
+"""An optimizer that is handed over: its steps and its state, beside the same one by itself."""
 
 import copy
 import gc
@@ -16,6 +16,8 @@ import torch
 from muon import paired
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hvd_sparse.ddp import register
 from hvd_sparse.errors import InvalidOption, SparseError
@@ -34,23 +36,29 @@ MAKERS = {
     "nesterov": partial(SGD, nesterov=True),
     "dampened": partial(SGD, dampening=0.5, weight_decay=0.1),
     "climbing": partial(SGD, weight_decay=0.1, maximize=True),
+    "adam": partial(torch.optim.Adam, lr=0.02, weight_decay=0.1),
     "adamw": ADAMW,
     "amsgrad": partial(ADAMW, amsgrad=True, maximize=True, betas=(0.9, 0.9)),
     "nadam": partial(torch.optim.NAdam, lr=0.02, weight_decay=0.1),
     "muon": paired,
 }
 EVERYTHING = {"density": 1.0, "min_numel": 1, "compress_1d": True, "allow_dense": False}
+MATRICES = {**EVERYTHING, "compress_1d": False}
+NOTHING = {"density": 1.0, "min_numel": 10**6}
 WAYS = {
     **dict.fromkeys(("sgd", "nesterov", "dampened", "climbing"), EVERYTHING),
     # at density 1 only what is never compressed is Adam
-    **{name: {"density": 0.1, "min_numel": 10**6} for name in ("adamw", "amsgrad", "nadam")},
-    "muon": {**EVERYTHING, "compress_1d": False},
+    **dict.fromkeys(("adam", "adamw", "amsgrad", "nadam"), NOTHING),
+    "muon": MATRICES,
 }
 every_optimizer = pytest.mark.parametrize("name", sorted(MAKERS))
 
 
 def two_layers():
     return nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 2))
+
+
+linear = partial(nn.Linear, 8, 6)
 
 
 class Program:
@@ -62,6 +70,8 @@ class Program:
         torch.manual_seed(0)
         self.model = DistributedDataParallel(make(), **dict(ddp))
         self.optimizer = MAKERS.get(name, name)(self.model.parameters())
+        # both are of losses, the factors by step
+        self.scaler, self.factors = torch.amp.GradScaler("cpu", enabled=False), {}
         if begun is not None:
             self.model.load_state_dict(begun.model.state_dict())
         if begun is not None and first == "state":
@@ -76,15 +86,21 @@ class Program:
     def saved(self):
         return copy.deepcopy(self.optimizer.state_dict())
 
-    def train(self, steps, changes=None):
+    def backward(self, step, model=None):
+        draw = torch.Generator().manual_seed(step)
+        inputs = torch.randn(self.rows, 8, generator=draw)
+        loss = (model or self.model)(inputs).square().mean() * self.factors.get(step, 1.0)
+        self.scaler.scale(loss).backward()
+
+    def train(self, steps, changes=None, *, model=None, between=lambda: None):
         for step in steps:
             if changes and step in changes:
                 changes[step](self.optimizer)
             self.optimizer.zero_grad()
-            draw = torch.Generator().manual_seed(step)
-            inputs = torch.randn(self.rows, 8, generator=draw)
-            self.model(inputs).square().mean().backward()
-            self.optimizer.step()
+            self.backward(step, model)
+            between()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         return self
 
 
@@ -151,27 +167,19 @@ def test_parameters_that_move_to_another_group_get_its_settings():
     assert_same(ours, Program("sgd").train(range(8), changes))
 
 
-@every_optimizer
-@pytest.mark.parametrize("density", [0.05, 0.5])
-def test_a_state_that_goes_back_to_its_compressor_changes_no_bit(name, density):
-    handed = {**EVERYTHING, "density": density}
-    whole = Program(name, handed).train(range(6))
-    optimizer, compressor = whole.saved(), whole.handle.state_dict()
-    model = copy.deepcopy(whole.model.state_dict())
-    whole.train(range(6, 12))
-    again = Program(name, handed)
-    again.model.load_state_dict(model)
-    again.optimizer.load_state_dict(optimizer)
-    again.handle.load_state_dict(compressor)
-    assert_same_bits(again.train(range(6, 12)), whole)
-
-
 @pytest.mark.parametrize("first", ["state", "compressor"])
 @pytest.mark.parametrize(
-    ("name", "more"), [("muon", {}), ("adamw", {}), ("sgd", {"density": 1.0}), ("sgd", CORRECTED)]
+    ("name", "more"),
+    [
+        *((name, {"density": d}) for name in sorted(MAKERS) for d in (0.05, 0.5)),
+        ("sgd", {"density": 1.0}),
+        ("sgd", {"density": 0.05, **CORRECTED}),
+    ],
 )
-def test_this_rank_keeps_its_moments_if_the_state_of_rank_0_is_loaded(name, more, first):
-    handed = {**EVERYTHING, "density": 0.05, **more}
+def test_a_state_that_goes_back_changes_no_bit_also_beside_the_optimizers_of_rank_0(
+    name, more, first
+):
+    handed = {**EVERYTHING, **more}
     ours = Program(name, handed).train(range(6))
     of_rank_0, compressor = ours.saved(), ours.handle.state_dict()
     for state in of_rank_0["state"].values():
@@ -422,3 +430,165 @@ def test_torchs_own_muon_is_taken_over_and_goes_on_from_its_state(monkeypatch):
     ends = [each.train(range(6, 12)).model.module.weight for each in (ours, plain)]
     moved = (ends[1] - start.model.module.weight).abs().max()
     assert (ends[0] - ends[1]).abs().max() < 0.02 * moved
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+@every_optimizer
+def test_a_model_that_is_trained_without_ddp_is_trained_by_the_optimizer(name):
+    both = Program(name, NOTHING), Program(name)
+    assert_same(*(each.train(range(5), model=each.model.module) for each in both))
+
+
+@pytest.mark.parametrize("passed_by", ["module", "no_sync", "frozen"])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_gradient_that_passes_the_compressor_by_is_refused(passed_by, set_to_none):
+    ours = Program("sgd", NOTHING, make=linear)
+    for step in range(2):
+        ours.optimizer.zero_grad(set_to_none)
+        ours.backward(step)
+        ours.optimizer.step()
+    before = [p.detach().clone() for p in ours.model.parameters()]
+    ours.optimizer.zero_grad(set_to_none)
+    if passed_by == "module":
+        ours.backward(2, ours.model.module)
+    elif passed_by == "no_sync":
+        with ours.model.no_sync():
+            ours.backward(2)
+    else:  # DDP waits for the gradient of the bias, and reduces nothing
+        ours.model.module.bias.requires_grad_(False)
+        ours.backward(2)
+    words = r"'weight' has a gradient that.*not through its \.mod.*find_unused_parameters=True"
+    with pytest.raises(InvalidOption, match=words):
+        ours.optimizer.step()
+    assert all(map(torch.equal, ours.model.parameters(), before))
+
+
+FUSED = [partial(make, fused=True) for make in (SGD, ADAMW)]
+
+
+@pytest.mark.parametrize("make", [*sorted(MAKERS), *FUSED])
+def test_a_scaler_unscales_and_skips_whether_the_optimizer_is_fused_or_not(make):
+    both = []
+    for handed in (NOTHING, None):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+        both.append(Program(make, handed, grad_scaler=scaler))
+        both[-1].scaler, both[-1].factors = scaler, {2: torch.inf}
+        both[-1].train(range(5))
+        assert scaler.get_scale() == 2.0**15, "one step was skipped"
+    assert_same(*both)
+
+
+def test_step_hooks_are_called_once_a_step():
+    called = []
+
+    def hooked(parameters):
+        optimizer = ADAMW(parameters)
+        optimizer.register_step_pre_hook(lambda *_: called.append("pre"))
+        optimizer.register_step_post_hook(lambda *_: called.append("post"))
+        return optimizer
+
+    of_all = register_optimizer_step_post_hook(lambda *_: called.append("global"))
+    Program(hooked, NOTHING).train(range(2))
+    of_all.remove()
+    assert called == ["pre", "post", "global"] * 2
+
+
+def test_clipping_what_came_back_and_an_unknown_scaler_are_told_once_with_the_remedy(caplog):
+    """And nothing is told where results are applied as they came."""
+
+    def said(most=None, scaler=None, **options):
+        caplog.clear()
+        ours = Program("adamw", MATRICES, make=linear, **options)
+        ours.scaler, ours.factors = scaler or ours.scaler, {0: 0.0}
+        clip = partial(nn.utils.clip_grad_norm_, list(ours.model.parameters()), most)
+        ours.train(range(3), between=(lambda: None) if most is None else clip)
+        return list(caplog.messages)
+
+    (text,) = said(0.1)
+    assert text.startswith("gradients were multiplied by 0.0") and "updates of AdamW" in text
+    assert "clip_grad_norm=1.0" in text
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    (text,) = said(scaler=scaler)
+    assert text.startswith("gradients were multiplied by 0.000976562 ")
+    assert "grad_scaler=scaler" in text
+    assert said(1e3) == said(scaler=scaler, grad_scaler=scaler) == []
+
+
+DECAYING = partial(SGD, weight_decay=0.1)
+
+
+@pytest.mark.parametrize(("name", "count"), [(DECAYING, 1), ("adam", 1), ("adamw", 0)])
+def test_weight_decay_of_weights_that_moved_before_the_step_is_told_once(name, count, caplog):
+    ours = Program(name, MATRICES, make=linear)
+    for step in range(4):
+        for move in (0.05, -0.05) if step else (0.0,):
+            ours.optimizer.zero_grad()
+            ours.backward(step)
+            with torch.no_grad():
+                for parameter in ours.model.parameters() if move else ():
+                    parameter.add_(move)
+        ours.optimizer.step()
+        assert step or not caplog.messages
+    told = [text for text in caplog.messages if "its weight decay of 0.1" in text]
+    assert len(told) == count
+    assert not told or "use AdamW" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "applied", "count"), [(0.0, 0.1, 1), (0.1, 0.0, 1), (0.0, 0.0, 0), (0.1, 0.2, 0)]
+)
+def test_a_learning_rate_of_0_in_the_backward_pass_or_in_the_step_alone_is_told_once(
+    sent, applied, count, caplog
+):
+    ours = Program("sgd", MATRICES, make=linear)
+    ours.train(
+        range(3),
+        dict.fromkeys(range(3), set_all(lr=sent)),
+        between=lambda: set_all(lr=applied)(ours.optimizer),
+    )
+    told = [text for text in caplog.messages if "set the rate before backward()" in text]
+    assert len(told) == count
+    words = f"the learning rate of 'weight' was {sent:g} in the backward pass and is {applied:g}"
+    assert not told or told[0].startswith(words)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_schedule_may_be_made_before_the_compressor_or_behind_it(name):
+    schedules = []
+
+    def scheduled(parameters):
+        optimizer = MAKERS[name](parameters)
+        schedules.append(CosineAnnealingLR(optimizer, 5))
+        return optimizer
+
+    before, plain, behind = Program(scheduled, NOTHING), Program(scheduled), Program(name, NOTHING)
+    schedules.append(CosineAnnealingLR(behind.optimizer, 5))
+    for program, schedule in zip((before, plain, behind), schedules):
+        for step in range(5):
+            program.train([step])
+            schedule.step()
+    assert_same_bits(before, behind)
+    assert_same(before, plain)
+
+
+def test_an_optimizer_of_other_parameters_or_with_a_replaced_step_is_refused():
+    plain, other = Program("sgd", make=linear), Program("sgd", make=linear)
+    with pytest.raises(InvalidOption, match=r"'weight' is in none of the optimizer's"):
+        register(other.model, "topk", **NOTHING, optimizer=plain.optimizer)
+    assert type(plain.optimizer) is torch.optim.SGD
+    plain.optimizer.step = plain.optimizer.step
+    with pytest.raises(InvalidOption, match="was replaced on the object"):
+        register(plain.model, "topk", **NOTHING, optimizer=plain.optimizer)
+
+
+def test_an_optimizer_whose_compressor_is_closed_takes_no_steps_without_its_moments():
+    ours = Program("adam", MATRICES).train(range(1))
+    ours.handle.close()
+    with pytest.raises(InvalidOption, match=r"closed.*load optimizer.state_dict\(\) into it"):
+        ours.train([1], model=ours.model.module)
+    plain = MAKERS["adam"](ours.model.parameters())
+    plain.load_state_dict(ours.optimizer.state_dict())
+    assert all(state["step"] == 1 for state in plain.state.values())
+    plain.step()
