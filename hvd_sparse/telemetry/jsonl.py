@@ -4,11 +4,12 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import ClassVar
 
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.registry import WRITERS
 from hvd_sparse.telemetry.contract import Place, Sink, Writer
+from hvd_sparse.types import Report
 
 
 @WRITERS.register("jsonl")
@@ -41,21 +42,32 @@ class JsonLines(Writer):
     path: str = "telemetry.jsonl"
 
     def open(self, place: Place = Place()) -> Sink:  # noqa: B008 - frozen
-        file = _open(Path(place.path(self.path)))
-        return Sink(lambda record: file.write((json.dumps(record) + "\n").encode()), file.close)
+        file: int | None = _open(Path(place.path(self.path)))
+
+        def write(record: Report) -> None:
+            if file is not None:
+                # Write each line with one call, so that lines of different ranks do not mix, and a
+                # killed process leaves only whole lines.
+                os.write(file, (json.dumps(record) + "\n").encode())
+
+        def close() -> None:
+            nonlocal file
+            if file is not None:
+                os.close(file)
+            file = None
+
+        return Sink(write, close)
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Write each line with one call, so that lines of different ranks do not mix, and a killed
-        # process leaves only whole lines.
-        file = path.open("ab", buffering=0)
-        if os.fstat(file.fileno()).st_size:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        if os.fstat(file).st_size:
             with path.open("rb") as before:
                 before.seek(-1, os.SEEK_END)
                 if before.read() != b"\n":  # a full disk or a crash left an incomplete line
-                    file.write(b"\n")
+                    os.write(file, b"\n")
         return file
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
