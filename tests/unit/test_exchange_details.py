@@ -209,14 +209,15 @@ def test_what_an_exchange_cannot_do_is_refused_by_what_parts_declare(exchange, p
 # -- frames and messages --------------------------------------------------------------------------
 
 TEN = np.arange(10, dtype=np.float32)
+TEN_BYTES, TWO_BYTES = TEN.tobytes(), struct.pack("<II", 3, 7)
 
 
-def as_values(body=TEN.tobytes(), codec=VALUES, count=10, behind=0, **header):
+def as_values(body=TEN_BYTES, codec=VALUES, count=10, behind=0, **header):
     frame = forged(body, codec=codec, count=count, **header)
     return read_values(np.append(frame, np.zeros(behind, np.uint8)), 10, np.float32)
 
 
-def as_indices(body=struct.pack("<II", 3, 7), count=2, **header):
+def as_indices(body=TWO_BYTES, count=2, **header):
     return read_indices(forged(body, codec=INDICES, count=count, **header), 10)
 
 
