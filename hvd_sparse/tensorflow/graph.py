@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -17,15 +17,27 @@ from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged
 from hvd_sparse.step.records import Ticket
-from hvd_sparse.tensorflow.graph_functions import DENSE, EVERYTHING, FP16, HOST, SPARSE, call_numpy
+from hvd_sparse.tensorflow.graph_functions import (
+    DENSE,
+    EVERYTHING,
+    FP16,
+    HOST,
+    SPARSE,
+    GraphFunctions,
+    call_numpy,
+)
 from hvd_sparse.tensorflow.variables import CallSite, runtime_token
-from hvd_sparse.types import TensorSpec, Value
-
-if TYPE_CHECKING:
-    from hvd_sparse.tensorflow.compressor import TensorflowCompressor
+from hvd_sparse.types import ProcessSet, TensorSpec, Value
 
 WAYS = {"sparse": SPARSE, "dense": DENSE, "fp16": FP16}
 DENSE_STEP = "the gradients of a step, which Horovod averages"
+
+
+class GraphOwner(Owner, Protocol):
+    """The attributes of a TensorFlow compressor that this module uses."""
+
+    process_set: ProcessSet
+    functions: GraphFunctions
 
 
 class GraphCall:
@@ -47,7 +59,7 @@ class GraphCall:
     is_timed: tf.Tensor
     note_end: Callable[[np.ndarray], np.int32]
 
-    def __init__(self, owner: TensorflowCompressor, site: CallSite) -> None:
+    def __init__(self, owner: GraphOwner, site: CallSite) -> None:
         self.owner, self.site = owner, site
         self.beside: dict[str, int] = {}
         self._together: object | None = None
@@ -245,7 +257,7 @@ class GraphFallback(Fallback):
 
     def _begin_step(
         self,
-        owner: TensorflowCompressor,
+        owner: GraphOwner,
         beside: Mapping[str, int],
         order: np.int64,
         first: np.ndarray,

@@ -280,7 +280,7 @@ def an_update_that_is_sent_again_is_told_of(name):
         compressor, wrapped = handed_over(name, model, adamw(model), 0.1, min_numel=20)
         with Heard() as said:
             for number in range(3):
-                wrapped.zero_grad(set_to_none=number < 1)
+                model.zero_grad(set_to_none=number < 1)
                 backward(model, number)
                 wrapped.step()
             assert not said, said

@@ -284,6 +284,7 @@ def test_before_auto_chooses_a_way_a_result_that_was_thrown_away_is_undone():
     """Otherwise ``auto`` takes the residuals that the result contained for sent."""
     compressor, calls = TorchCompressor.__new__(TorchCompressor), mock.Mock()
     calls.policy.begin.return_value, calls.results.waiting = "dense", {}
+    calls.results.applied = {}
     vars(compressor).update(
         {"_is_led": True, "_is_elastic": False, "has_begun": True, "_dtypes": [torch.float32]},
         _lock=mock.MagicMock(),

@@ -204,7 +204,7 @@ class Results:
         applied, now = self.applied[position], self._parameters[position].grad
         if applied is None or now is None:
             return now is not None
-        return now is applied[0]() and now._version == applied[1] and bool(now.any())
+        return now is applied[0]() and now._version == applied[1] and _has_entries(now)
 
     def settle_all(self) -> None:
         for position, handed in list(self.waiting.items()):
@@ -429,7 +429,7 @@ class Results:
             # Without a change by the program, the result is there.
             if now._version - handed.gradient_version <= self.changes:
                 return False
-        return not bool((now._values() if now.is_sparse else now).any())
+        return not _has_entries(now)
 
     def _is_thrown_away(self, position: int, handed: Result) -> bool:
         if handed.run.failure is not None or not handed.run.is_finite:
@@ -479,6 +479,11 @@ class Results:
         if text not in self._told:
             self._told.add(text)
             logger.warning(text, *words)
+
+
+def _has_entries(gradient: torch.Tensor) -> bool:
+    """Return whether any entry is not 0."""
+    return bool((gradient._values() if gradient.is_sparse else gradient).any())
 
 
 def _bits_of(parameter: torch.Tensor) -> int:
