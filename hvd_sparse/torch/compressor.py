@@ -237,7 +237,7 @@ class TorchCompressor(ParameterCompressor):
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy = self._policy
         if self._is_led:
-            policy.end()
+            policy.requested()
         if self._is_scaled:
             self._scale.forget()
         try:
