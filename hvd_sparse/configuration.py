@@ -22,7 +22,7 @@ from hvd_sparse.checks import (
 )
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
-from hvd_sparse.compatibility import (
+from hvd_sparse.composition import (
     PLANNED,
     Groups,
     check_composition,

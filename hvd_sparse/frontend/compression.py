@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from hvd_sparse.checks import check_number, check_truth, check_whole
 from hvd_sparse.collectives.contract import is_elastic
-from hvd_sparse.compatibility import PLANNED, refuse_hiding
+from hvd_sparse.composition import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption

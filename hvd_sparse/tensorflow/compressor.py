@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
-from hvd_sparse.compatibility import PLANNED, refuse_hiding
+from hvd_sparse.composition import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, scale_from

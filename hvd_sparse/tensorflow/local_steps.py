@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.frontend.compressor import Compressor

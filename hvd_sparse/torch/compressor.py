@@ -17,7 +17,7 @@ from hvd_sparse.collectives.horovod_torch import (
     held,
     hvd,
 )
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import ChangedGradient, InvalidOption, RankMismatch, SparseError
 from hvd_sparse.frontend.compressor import check_process_set
