@@ -45,6 +45,9 @@ class Made(Methods):
     def take_over(self, optimizer):
         self.taken = optimizer
 
+    def log_footprint(self):
+        pass
+
 
 class Taking(Compressor):
     taken = None
