@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 
-from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
 from hvd_sparse.memories.contract import DoubleBuffer
@@ -37,21 +36,26 @@ def footprint(step: Step, world_size: int, settings_of: Callable[[int], Settings
         gathered = world_size * int(nbytes)
     return {
         "state_bytes": sum(
-            _state_bytes(configuration, specs[position], settings_of(position)) for position in kept
+            _state_bytes(step, specs[position], world_size, settings_of(position))
+            for position in kept
         ),
         "gathered_bytes": gathered,
     }
 
 
-def _state_bytes(configuration: Configuration, spec: TensorSpec, settings: Settings | None) -> int:
+def _state_bytes(step: Step, spec: TensorSpec, world_size: int, settings: Settings | None) -> int:
     """Return the bytes of a tensor's state between two steps: those that the state of ``SAMPLE``
     entries has after one step, because memories allocate some vectors when they need them."""
+    configuration = step.configuration
     shape = (1,) * (len(spec.shape) - 1) + (SAMPLE,)
     memory = configuration.memory.create(
         TensorSpec(spec.key, shape, spec.dtype), rollback=configuration.rollback
     )
     is_sparse = configuration.is_sparse(spec.shape, spec.numel)
-    memory.density = configuration.density(0, spec) if is_sparse else 1.0
+    is_dense = not is_sparse or configuration.goes_dense(
+        spec, 0, world_size, step.exchange, step.placement
+    )
+    memory.density = 1.0 if is_dense else configuration.density(0, spec)
     zeros = np.zeros(SAMPLE, spec.accumulator)
     if settings is not None:
         memory.tune(**{**settings, "rate": 1.0, "parameter": zeros})

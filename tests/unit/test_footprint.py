@@ -53,6 +53,20 @@ def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
     assert footprint_of(configuration, SPECS, 4)["state_bytes"] == expected
 
 
+def test_a_states_bytes_are_those_of_dense_steps_if_steps_run_dense():
+    configuration = configure(density=0.5, memory="momentum_feedback", allow_dense=True)
+
+    def script(collective):
+        session = Session(configuration, SPECS, collective)
+        session.reduce(worlds.integers(SPECS, collective.rank))
+        states = session.step.transactions.settle_all().values()
+        held = sum(2 * a.nbytes for state in states for a in state.memory.arrays().values())
+        return held, footprint(session.step, 2, lambda position: None)["state_bytes"]
+
+    for held, told in worlds.run(2, script):
+        assert held == told
+
+
 def test_gathered_bytes_grow_with_ranks_and_density():
     specs, configuration = tensors((1000, 1000)), configure(density=0.01)
     one, other = (footprint_of(configuration, specs, n)["gathered_bytes"] for n in (2, 8))
