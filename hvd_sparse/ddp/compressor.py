@@ -138,7 +138,7 @@ class DdpCompressor(ParameterCompressor):
             flat = flatten(gradient, spec) if memory is None else memory
             ticket: Ticket
             if position in self.step.compressed:
-                wire, entered = self._driver.compress(position, flat, scale, stays=True)
+                wire, entered = self._driver.compress(position, flat, scale)
                 entered.out = entered.extra = memory
                 ticket = entered
             else:

@@ -79,10 +79,9 @@ class Driver:
         *,
         everything: bool = False,
         late: Late | None = None,
-        stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
         wire, ticket = self.step.compress(
-            position, gradient, scale, everything=everything, late=late, stays=stays
+            position, gradient, scale, everything=everything, late=late
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:

@@ -161,10 +161,11 @@ class Receiver:
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write the sums of a bucket's tensors in one call, to arrays that are allocated if the
         tickets have none. Return upper bounds of the sums' magnitudes, by position. All sums are
-        multiplied by ``factor``, which was read from the bucket's first carrier. Three kinds of
-        sums are left to ``_sum``: those whose own carrier has another factor, those that may
-        overflow, and, while spans are recorded, those of tensors on the host."""
+        multiplied by ``factor``, which was read from the bucket's first carrier. Two kinds of sums
+        are left to ``_sum``: those whose own carrier has another factor, and those that may
+        overflow."""
         pipeline, sums = self.pipeline, dict[int, Sum]()
+        spans, began_s = pipeline.spans, pipeline.spans.now()
         surplus: list[tuple[np.ndarray, Selection]] = []
         for position, ticket in bucket.sending.items():
             spec, out = ticket.state.spec, ticket.out
@@ -177,9 +178,11 @@ class Receiver:
             if sent.surplus is not None and self.transactions.is_current(position, ticket.run):
                 surplus.append(sent.surplus)
             own = factor * ticket.state.memory.gain if self.finishes else factor
-            if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
-                sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
-        return _write_sums(sums, surplus, pipeline.kernels)
+            sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
+        bounds = _write_sums(sums, surplus, pipeline.kernels)
+        if spans.is_heard:
+            spans.tell_together("decode", [self.specs[position] for position in bounds], began_s)
+        return bounds
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray

@@ -120,7 +120,7 @@ class GraphFunctions:
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step = owner.step
         self._ledger = owner.watchdog.ledger
-        owner.step.padding = Padding(owner.step.stats.count_padding)
+        owner.step.padding = Padding()
         self._tokens, self._policy = tokens, policy
         self._memory = ResultMemory()
         self._numbers = itertools.count()
@@ -194,7 +194,6 @@ class GraphFunctions:
                 self._noted(scale),
                 everything=everything,
                 is_joined=is_joined,
-                stays=is_joined,
             )
             if position in ticket.bucket.sending:
                 ticket.out = self._memory.take(position, ticket.state.spec)

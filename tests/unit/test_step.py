@@ -92,7 +92,7 @@ def test_a_bucket_whose_gradients_are_on_the_host_already_starts_at_once():
         devices.zeros_of.return_value = None
         devices.together = lambda walks: [walk() for walk in walks]
         sent = [
-            session.driver.compress(position, given[f"t{position}"].reshape(-1), stays=True)
+            session.driver.compress(position, given[f"t{position}"].reshape(-1))
             for position in (1, 2)
         ]
         assert session.driver._under_way and not session.driver._coming
@@ -283,7 +283,7 @@ def test_tensors_of_joined_buckets_are_selected_from_together_and_leave_no_cycle
 
     def reduce():
         given = [np.ones(spec.numel, np.float32) for spec in SPECS]
-        made = [step.compress(i, x, is_joined=True, stays=True) for i, x in enumerate(given)]
+        made = [step.compress(i, x, is_joined=True) for i, x in enumerate(given)]
         bucket = joined([ticket for _, ticket in made])
         assert bucket.begun == [ticket for _, ticket in made]
         conversation = step.converse(bucket, made[0][1].run)
