@@ -22,7 +22,7 @@ from hvd_sparse.checks import (
 )
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.collectives.contract import Placement, in_nodes_of, is_elastic
-from hvd_sparse.compatibility import (
+from hvd_sparse.composition import (
     PLANNED,
     Groups,
     check_composition,
@@ -404,7 +404,7 @@ class Configuration:
         """Return the exchanges from which ``exchange="auto"`` chooses, with their default options.
         They work with this configuration's other parts and with these ranks, and lose no entries.
         In ``shared_index`` all ranks use the indices of one rank, so it is included only if all
-        ranks select the same indices."""
+        ranks select the same indices. An exchange with a required option is left out."""
         selector = self.selector
         is_common = selector.has_shared_indices or selector.sums_statistics
         # An exchange that sums first sends less only if ranks share a node. It stores parts of the
@@ -412,12 +412,14 @@ class Configuration:
         divides = placement.node_count < placement.world_size and not is_elastic()
         fitting = []
         for id in EXCHANGES:
-            exchange: Exchange = EXCHANGES.create(id)
-            if isinstance(exchange, Auto) or not exchange.conserves:
-                continue
-            if (exchange.shares_indices and not is_common) or (exchange.sums_first and not divides):
-                continue
-            with contextlib.suppress(InvalidOption):
+            with contextlib.suppress(InvalidOption):  # also if an exchange has a required option
+                exchange: Exchange = EXCHANGES.create(id)
+                if isinstance(exchange, Auto) or not exchange.conserves:
+                    continue
+                if exchange.shares_indices and not is_common:
+                    continue
+                if exchange.sums_first and not divides:
+                    continue
                 self._check_exchange(exchange)
                 fitting.append(exchange)
         return fitting

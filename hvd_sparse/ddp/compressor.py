@@ -173,7 +173,7 @@ class DdpCompressor(ParameterCompressor):
         run = sent[0].tickets[0].run
         if self._recorder is not None:
             self._recorder.submitted(run)
-        self._policy.end()
+        self._policy.requested()
         try:
             for each in sent:
                 each.arrive(self.configuration.timeout_s, self.collective.world_size)

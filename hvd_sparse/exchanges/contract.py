@@ -32,13 +32,11 @@ class Exchange(Options):
     conserves : no entry is lost: the applied entries and the residuals of all ranks add up to the
         accumulated vectors of all ranks
     settles_later : memories are updated after the exchange, because only its result determines
-        which entries are removed from a rank's residual
+        which entries are removed from a rank's residual. Unless ``shares_indices``, the exchange
+        may also return entries that were not applied, so the residual must be stored in float32
     sums_first : gradients are summed before the selection, and the summing rank keeps the residual
     shares_indices : all ranks send values at the same indices; an allreduce sums these values,
         without a codec
-    sums_again : the exchange encodes sums of several ranks' entries, and may return entries that
-        were not applied. They are added to the stored residual, which must then be in float32,
-        because a residual of 16 bits would be rounded a second time
     needs_count : the exchange needs a density, from which k is computed
     needs_nodes : the exchange needs to know which ranks share a node
     is_one_allgather : the exchange is a single allgather of every rank's encoded selections
@@ -52,7 +50,6 @@ class Exchange(Options):
     settles_later: ClassVar[bool] = False
     sums_first: ClassVar[bool] = False
     shares_indices: ClassVar[bool] = False
-    sums_again: ClassVar[bool] = False
     needs_count: ClassVar[bool] = False
     needs_nodes: ClassVar[bool] = False
     is_one_allgather: ClassVar[bool] = False

@@ -51,7 +51,6 @@ class GTopK(Exchange):
     conserving: bool = option(check_truth, True)
 
     settles_later: ClassVar[bool] = True
-    sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
     varies_phases: ClassVar[bool] = True
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"

@@ -67,7 +67,6 @@ class OkTopK(Exchange):
     least_entries: int = option(check_whole, 4, least=1)
 
     settles_later: ClassVar[bool] = True
-    sums_again: ClassVar[bool] = True
     needs_count: ClassVar[bool] = True
     needs_host: ClassVar[str] = "reads the vector on the host between its phases"
 

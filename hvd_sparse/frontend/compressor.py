@@ -29,7 +29,7 @@ from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.telemetry.contract import Place, check_names, numbers_of, whole_of
 from hvd_sparse.tracing import TraceFile, follow
-from hvd_sparse.types import Option, ProcessSet, Report, State, TensorSpec, Value
+from hvd_sparse.types import Option, ProcessSet, Report, Settings, State, TensorSpec, Value
 from hvd_sparse.version import __version__
 from hvd_sparse.watch.watchdog import PatientCollective, Watchdog
 
@@ -96,11 +96,6 @@ class Compressor:
     def _start(self, process_rank: int) -> None:
         """Start the watchdog, the trace and telemetry. ``process_rank`` is the rank among all
         processes."""
-        logger.info(
-            "compressor %s will keep at most %d bytes on every rank",
-            self.name,
-            footprint(self.step, self._size_of_world())["state_bytes"],
-        )
         rank = self.collective.rank  # in the process set, -1 outside of it
         self._is_outside = rank < 0
         self.watchdog = Watchdog(self.name, rank, self.configuration.timeout_s)
@@ -241,7 +236,18 @@ class Compressor:
             "allgather"; None if the density depends on the values of the gradients
         """
         self.resolve()
-        return footprint(self.step, self._size_of_world())
+        return footprint(self.step, self._size_of_world(), self._optimizer_settings)
+
+    def log_footprint(self) -> None:
+        """Log the bytes of the state, if the tensors are known. The optimizer must be known, too,
+        if one is given, because memories allocate vectors for some of its settings."""
+        if hasattr(self, "step"):
+            text = "compressor %s will keep at most %d bytes on every rank"
+            logger.info(text, self.name, self.footprint()["state_bytes"])
+
+    def _optimizer_settings(self, position: int) -> Settings | None:
+        """Return the present settings of ``optimizer=``, for a tensor's memory; None without it."""
+        return None
 
     def config(self) -> Report:
         """Return the parts and options, JSON-serializable, for ``Compression.from_config``. After

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -9,12 +10,11 @@ import numpy as np
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import RankMismatch
 from hvd_sparse.kernels import reference
-from hvd_sparse.memories._directions import DirectionState
 from hvd_sparse.memories.contract import DoubleBuffer
 from hvd_sparse.state.state_check import STATE_VERSION, differences_of
 from hvd_sparse.step.buckets import expected_bytes
 from hvd_sparse.step.step import Step
-from hvd_sparse.types import Report, State, TensorSpec
+from hvd_sparse.types import Report, Selection, Settings, State, TensorSpec
 from hvd_sparse.version import __version__
 from hvd_sparse.wire.message import overhead_bytes
 
@@ -22,34 +22,48 @@ SAMPLE = 64
 """Number of entries of a sample state, whose bytes are scaled to each tensor's entries."""
 
 
-def footprint(step: Step, world_size: int) -> Report:
-    """Return the sizes that ``Compressor.footprint`` describes, computed from shapes alone."""
+def footprint(step: Step, world_size: int, settings_of: Callable[[int], Settings | None]) -> Report:
+    """Return the sizes that ``Compressor.footprint`` describes, computed from shapes alone.
+    ``settings_of`` returns the optimizer's settings for the memory of the tensor at a position, or
+    None if the compressor has no optimizer."""
     configuration, gathered = step.configuration, None
-    sent = [spec for i, spec in enumerate(step.specs) if i in step.compressed]
+    specs, compressed = step.specs, sorted(step.compressed)
+    sent = [specs[position] for position in compressed]
     # An optimizer that was given to the compressor updates the other tensors by itself.
-    kept = step.specs if configuration.memory.finishes and step.settings_of is None else sent
+    is_alone = configuration.memory.finishes and step.settings_of is None
+    kept = range(len(specs)) if is_alone else compressed
     if configuration.schedule is not None:
         nbytes = sum(expected_bytes(configuration, s) + overhead_bytes(1) for s in sent)
         gathered = world_size * int(nbytes)
     return {
-        "state_bytes": sum(_state_bytes(configuration, spec) for spec in kept),
+        "state_bytes": sum(
+            _state_bytes(configuration, specs[position], settings_of(position)) for position in kept
+        ),
         "gathered_bytes": gathered,
     }
 
 
-def _state_bytes(configuration: Configuration, spec: TensorSpec) -> int:
-    small = configuration.memory.create(
-        TensorSpec(spec.key, (1,) * (len(spec.shape) - 1) + (SAMPLE,), spec.dtype),
-        rollback=configuration.rollback,
+def _state_bytes(configuration: Configuration, spec: TensorSpec, settings: Settings | None) -> int:
+    """Return the bytes of a tensor's state between two steps: those that the state of ``SAMPLE``
+    entries has after one step, because memories allocate some vectors when they need them."""
+    shape = (1,) * (len(spec.shape) - 1) + (SAMPLE,)
+    memory = configuration.memory.create(
+        TensorSpec(spec.key, shape, spec.dtype), rollback=configuration.rollback
     )
-    if isinstance(small, DirectionState):  # its vectors are allocated in the first step
-        is_sparse = configuration.is_sparse(spec.shape, spec.numel)
-        small.density = configuration.density(0, spec) if is_sparse else 1.0
-        small.compensate(np.zeros(SAMPLE, spec.accumulator), reference)
+    is_sparse = configuration.is_sparse(spec.shape, spec.numel)
+    memory.density = configuration.density(0, spec) if is_sparse else 1.0
+    zeros = np.zeros(SAMPLE, spec.accumulator)
+    if settings is not None:
+        memory.tune(**{**settings, "rate": 1.0, "parameter": zeros})
+    memory.compensate(zeros, reference)
+    memory.update(Selection.empty(SAMPLE, zeros.dtype), is_exact=True)
+    if configuration.memory.finishes:
+        memory.finish(zeros, zeros, is_sparse, reference)
+    memory.commit()
     held = sum(
         thing.nbytes
-        for thing in vars(small).values()
-        if isinstance(thing, (DoubleBuffer, np.ndarray))
+        for thing in vars(memory).values()
+        if isinstance(thing, (DoubleBuffer, np.ndarray)) and thing is not zeros
     )
     return int(held) * spec.numel // SAMPLE
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import hvd
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.optimizer import derive, inner_of, is_optimizer_of_keras_3

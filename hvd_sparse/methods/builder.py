@@ -290,6 +290,7 @@ class Builder:
                 compressor.optimizer_name = handover.name
             if rates is not None:
                 compressor.follow(rates)
+        compressor.log_footprint()
         return compressor
 
     @classmethod

@@ -4,7 +4,7 @@ The docstrings list what a method lacks of its paper, and what it does in anothe
 from __future__ import annotations
 
 from hvd_sparse.checks import hint_of
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.density_rule import Density
 from hvd_sparse.errors import InvalidOption, UnknownName
 from hvd_sparse.memories.momentum_correction import MomentumCorrection

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from hvd_sparse.checks import count_from_density
 from hvd_sparse.collectives.contract import Gatherer
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.errors import PeerFailure, RankMismatch
 from hvd_sparse.plan.costs import Costs, sizes_of, time_messages
 from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities

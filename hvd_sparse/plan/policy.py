@@ -146,7 +146,7 @@ class Policy:
         """Called in place of ``sent`` in TensorFlow graphs. The gradient arrived at the time
         ``came_s``, in seconds. ``everything`` tells whether ``begin`` returned ``EVERYTHING``."""
 
-    def end(self) -> None:
+    def requested(self) -> None:
         """Called when the program requests a result. The next gradient begins a step."""
         self.clock.request()
 

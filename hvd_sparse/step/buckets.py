@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hvd_sparse.checks import count_from_density
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
 from hvd_sparse.schedules.contract import UNKNOWN_DENSITY

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Gatherer
-from hvd_sparse.compatibility import refuse_hiding
+from hvd_sparse.composition import refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.kernels.contract import Kernels

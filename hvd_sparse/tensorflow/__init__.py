@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.auto import AutoMethod
 from hvd_sparse.methods import Methods
 from hvd_sparse.tensorflow.checkpoints import CompressorState, LogMetrics, SaveCompressor
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor

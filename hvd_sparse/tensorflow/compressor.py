@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.collectives.horovod_tensorflow import HorovodTensorflowCollective, check_name, hvd
-from hvd_sparse.compatibility import PLANNED, refuse_hiding
+from hvd_sparse.composition import PLANNED, refuse_hiding
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, scale_from
@@ -40,7 +40,16 @@ from hvd_sparse.tensorflow.variables import (
     runtime_token,
     spec_of_unknown,
 )
-from hvd_sparse.types import GradScaler, Optimizer, Params, ProcessSet, State, TensorSpec, Value
+from hvd_sparse.types import (
+    GradScaler,
+    Optimizer,
+    Params,
+    ProcessSet,
+    Settings,
+    State,
+    TensorSpec,
+    Value,
+)
 
 
 class TensorflowCompressor(Compressor):
@@ -143,6 +152,7 @@ class TensorflowCompressor(Compressor):
             self._policy = GraphPlannedGroups(step, self.name)
         self.functions = GraphFunctions(self, self._index.tokens(), self._policy)
         self.functions.follower, self.functions.recorder = self._follower, self._recorder
+        self.log_footprint()
 
     @property
     def groups(self) -> list[list[Value]] | None:
@@ -315,6 +325,10 @@ class TensorflowCompressor(Compressor):
         """From now on, compute the optimizer's updates in the memory; it only applies them."""
         if self._is_called():
             self._follower = Follower(optimizer, self.configuration.memory)
+
+    def _optimizer_settings(self, position: int) -> Settings | None:
+        follower = self._follower
+        return None if follower is None else follower.settings_of(position, in_step=False)
 
     def follow(self, rates: Rates) -> None:
         if self._follower is not None:

@@ -158,6 +158,7 @@ class Follower:
         self._keeps_momentum = is_optimizer_of_keras_3(optimizer)
         self._last_rate = 0.0
         self._settings: Settings = {"rate": 0.0}
+        self._settings |= {name: getattr(memory, name) for name in self._names}
         self._lock = threading.Lock()
         self._to_look: set[int] = set()
         self._written: dict[tuple[int, str], int] = {}
@@ -189,7 +190,7 @@ class Follower:
         has the variables, ``paths`` their paths in the model; ``size`` returns the world size."""
         self._step, self._index, self._paths, self._size_of_world = step, index, paths, size
         self._to_look = set(range(len(index.variables)))
-        step.settings_of = self._settings_of
+        step.settings_of = self.settings_of
         if (rates := self.rates) is not None:
             step.pace_of = self._pace_of
             if not rates.is_foreseen:  # otherwise the schedule, which no checkpoint has, gives them
@@ -320,7 +321,9 @@ class Follower:
         rate = self._settings["rate"]
         return rate, rate * float(getattr(self._optimizer, "weight_decay", None) or 0.0)
 
-    def _settings_of(self, position: int) -> Settings:
+    def settings_of(self, position: int, *, in_step: bool = True) -> Settings:
+        """Return the settings of a variable, as arguments of the memory's method ``tune``, and
+        moments that the program has written. Without ``in_step``, no moments are read."""
         assert self._step is not None
         optimizer, told = self._optimizer, dict(self._settings)
         if type(self._memory) in OF_MUON:
@@ -328,7 +331,8 @@ class Follower:
             return _settings_of_muon(optimizer, told, shape, self._paths[position])
         if getattr(optimizer, "amsgrad", False):
             told["amsgrad"] = True
-        told["moments"] = self._given(self._step, position)
+        if in_step:
+            told["moments"] = self._given(self._step, position)
         return {**told, "weight_decay": self._memory.weight_decay}
 
     def _given(self, step: Step, position: int) -> OptimizerMoments | None:

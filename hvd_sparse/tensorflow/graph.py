@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import GRAPH_PHASES, hvd
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.errors import InvalidOption, UnsupportedInput
 from hvd_sparse.plan.policy import Fallback, Owner, Trial
 from hvd_sparse.step.buckets import check_merged

@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from hvd_sparse.collectives.horovod_tensorflow import broadcast_variables, hvd
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.frontend.compressor import Compressor
+from hvd_sparse.frontend.local_steps import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.tensorflow.compressor import TensorflowCompressor
 from hvd_sparse.tensorflow.variables import VariableSource
 from hvd_sparse.types import Params, Report

@@ -7,7 +7,7 @@ from horovod.torch.elastic.state import StateHandler, get_handler_registry, set_
 
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.auto import AutoMethod
 from hvd_sparse.frontend.torch.optimizer import foresee, read_optimizer
 from hvd_sparse.methods import Methods
 from hvd_sparse.torch.compressor import TorchCompressor

@@ -17,7 +17,7 @@ from hvd_sparse.collectives.horovod_torch import (
     held,
     hvd,
 )
-from hvd_sparse.compatibility import PLANNED
+from hvd_sparse.composition import PLANNED
 from hvd_sparse.configuration import DEVICE_WIRE, HOST_WIRE, Configuration
 from hvd_sparse.errors import ChangedGradient, InvalidOption, RankMismatch, SparseError
 from hvd_sparse.frontend.compressor import check_process_set
@@ -236,7 +236,7 @@ class TorchCompressor(ParameterCompressor):
             return tensor  # a sparse gradient, which Horovod exchanged by itself
         policy = self._policy
         if self._is_led:
-            policy.end()
+            policy.requested()
         if self._is_scaled:
             self._scale.forget()
         try:

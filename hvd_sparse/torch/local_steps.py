@@ -9,7 +9,7 @@ import torch
 
 from hvd_sparse.collectives.horovod_torch import hvd
 from hvd_sparse.errors import ExchangeTimeout, InvalidOption, SparseError
-from hvd_sparse.frontend.compression import LocalStepsBase, refuse_unfrozen
+from hvd_sparse.frontend.local_steps import LocalStepsBase, refuse_unfrozen
 from hvd_sparse.torch.compressor import TorchCompressor
 from hvd_sparse.types import Optimizer, ProcessSet, Report, State, Value
 

@@ -14,7 +14,7 @@ LAYERS = (
     ("wire",),
     ("selectors", "memories", "codecs", "schedules", "telemetry"),
     ("exchanges",),
-    ("compatibility",),
+    ("composition",),
     ("configuration",),
     ("step", "optimizer_memory", "collectives", "watch", "state", "__init__"),
     ("methods", "plan"),

@@ -114,14 +114,18 @@ def trained(name, *, make, method="ldte_bs", hands_over=True, **options):
     compressor = getattr(Compression, method)(
         model, density=0.05, name=name, min_numel=20, allow_dense=False, **handed, **options
     )
+    state_bytes = compressor.footprint()["state_bytes"]
     inputs = np.random.RandomState(hvd.rank()).standard_normal((160, 12)).astype("f4")
     model.compile(DistributedOptimizer(optimizer, compression=compressor), "mse")
     losses = model.fit(
         inputs, inputs[:, 4:8], batch_size=16, epochs=8, shuffle=False, verbose=0
     ).history["loss"]
     achieved = compressor.stats()["density_achieved"]
+    states = compressor.step.transactions.settle_all().values()
+    held = sum(2 * a.nbytes for state in states for a in state.memory.arrays().values())
     compressor.close()
     assert are_alike(weights_of(model).tolist(), name)
+    assert state_bytes == held
     assert losses[-1] < losses[0], losses
     assert "steps" not in options or abs(achieved - 0.05) < 0.005, achieved
 
@@ -200,6 +204,7 @@ if IS_3:
     cosine = partial(optimizers.schedules.CosineDecay, 0.02, 80)
     TRAINED = {
         "muon": {"make": partial(muon, rms_rate=0.1)},
+        "amsgrad": {"make": partial(adam, amsgrad=True)},
         "along_rate": {"make": lambda: optimizers.Adam(cosine()), "steps": 80},
         "auto": {**alone, "hands_over": False},
         "auto_handed": {**alone, "hands_over": True},

@@ -4,7 +4,7 @@ import inspect
 
 from worlds import normals, tensors
 
-from hvd_sparse.frontend.compression import AutoMethod
+from hvd_sparse.frontend.auto import AutoMethod
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.methods import Methods
 from hvd_sparse.step.session import Session
@@ -44,6 +44,9 @@ class Made(Methods):
 
     def take_over(self, optimizer):
         self.taken = optimizer
+
+    def log_footprint(self):
+        pass
 
 
 class Taking(Compressor):

@@ -20,8 +20,8 @@ from compressors import SPECS, NumpyCompressor
 from worlds import configure, tensors
 
 from hvd_sparse.errors import CorruptCheckpoint, InvalidOption, RankMismatch
-from hvd_sparse.frontend.compression import LocalStepsBase
 from hvd_sparse.frontend.compressor import Compressor, check_process_set, say_alone
+from hvd_sparse.frontend.local_steps import LocalStepsBase
 from hvd_sparse.registry import MEMORIES, SELECTORS
 from hvd_sparse.state.checkpoint_file import atomic, from_bytes, to_bytes
 from hvd_sparse.types import TensorSpec

@@ -3,10 +3,13 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from installed import has_triton, is_installed, with_triton
 from programs import run_python
 from tiers import TESTS
+
+from hvd_sparse.kernels import reference
 
 needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 WITHOUT_NUMBA = (
@@ -24,6 +27,20 @@ def test_without_numba_it_is_numpy_which_says_so_once():
     done = run_python("-c", WITHOUT_NUMBA + script)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("pip install 'hvd-sparse[fast]'") == 1
+
+
+@needs_torch
+def test_on_devices_kernels_take_arguments_by_name_as_on_the_host():
+    import torch
+
+    from hvd_sparse.kernels.torch import KernelsByPlace, TorchKernels
+    from hvd_sparse.kernels.torch.vector import DeviceVector
+
+    kernels = KernelsByPlace(reference, TorchKernels(reference))
+    x = np.array([1.0, -4.0, 2.0, 3.0], np.float32)
+    for vector in (x, DeviceVector(torch.from_numpy(x))):
+        assert kernels.take_at_least(vector, threshold=3.0).indices.tolist() == [1, 3]
+        assert kernels.take_at_least(x=vector, threshold=3.0).indices.tolist() == [1, 3]
 
 
 def plus_one(number):

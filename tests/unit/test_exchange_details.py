@@ -3,6 +3,7 @@
 import re
 import struct
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest import mock
 
@@ -14,6 +15,7 @@ from conformance.codec_checks import selection_of
 from conformance.exchange_checks import SPECS, configured, integers
 from conformance.forgeries import forged
 
+from hvd_sparse.checks import check_whole, option
 from hvd_sparse.collectives.contract import ProcessSetRanks
 from hvd_sparse.collectives.local import LocalWorld
 from hvd_sparse.configuration import Configuration
@@ -174,6 +176,17 @@ def test_auto_takes_what_the_formulas_say_is_quickest():
     assert momentum != "hierarchical"
     one_buffer = taken(ranks=8, ranks_per_node=4, density=0.01, rollback=False)
     assert one_buffer != "hierarchical"
+
+
+def test_auto_leaves_out_an_exchange_with_a_required_option(monkeypatch):
+    monkeypatch.setattr(EXCHANGES, "_classes", dict(EXCHANGES._classes))
+
+    @EXCHANGES.register("tree")
+    @dataclass(frozen=True)
+    class Tree(type(EXCHANGES.create("allgather"))):
+        fan_out: int = option(check_whole, least=2)
+
+    assert taken() == "allgather"
 
 
 def test_after_the_ranks_of_a_run_have_changed_auto_chooses_anew(make):

@@ -25,6 +25,10 @@ def step_of(configuration, specs):
     return Step(configuration, specs, [], reference)
 
 
+def footprint_of(configuration, specs, size):
+    return footprint(step_of(configuration, specs), size, lambda position: None)
+
+
 SPECS = [*tensors((30, 20), (64, 3)), TensorSpec("short", (12,), "float32")]
 
 
@@ -46,13 +50,12 @@ def test_a_states_bytes_are_those_of_its_vectors(case, rollback):
         for state in states
     ]
     expected = sum(held if configuration.memory.finishes else held[:2])
-    assert footprint(step_of(configuration, SPECS), 4)["state_bytes"] == expected
+    assert footprint_of(configuration, SPECS, 4)["state_bytes"] == expected
 
 
 def test_gathered_bytes_grow_with_ranks_and_density():
-    (spec,) = tensors((1000, 1000))
-    step = step_of(configure(density=0.01), [spec])
-    one, other = (footprint(step, size)["gathered_bytes"] for size in (2, 8))
+    specs, configuration = tensors((1000, 1000)), configure(density=0.01)
+    one, other = (footprint_of(configuration, specs, n)["gathered_bytes"] for n in (2, 8))
     assert other == 4 * one > 2 * 10_000 * 8
 
 

@@ -116,6 +116,39 @@ def assert_same(one, other):
         torch.testing.assert_close(p, q, rtol=2e-5, atol=2e-6)
 
 
+def with_a_matrix_of_adam(parameters):
+    optimizer = paired(parameters)
+    adam, muon = optimizer.param_groups
+    adam["params"].append(muon["params"].pop())
+    return optimizer
+
+
+@pytest.mark.parametrize("rollback", [True, False])
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, {}) for name in sorted(MAKERS)),
+        ("dampened", CORRECTED),
+        (with_a_matrix_of_adam, {}),
+        (partial(SGD, momentum=0.0), {}),
+    ],
+)
+def test_the_bytes_of_the_state_are_known_before_the_first_step(name, more, rollback, caplog):
+    handed = {**EVERYTHING, "density": 0.25, "rollback": rollback}
+    with caplog.at_level("INFO", "hvd_sparse"):
+        ours = Program(name, handed, **more)
+    told = ours.handle.footprint()["state_bytes"]
+    assert f"will keep at most {told} bytes" in caplog.text
+    ours.train(range(2))
+    versions = 2 if rollback else 1
+    arrays = [
+        (array, 1 if name == "sent_in" else versions)
+        for state in ours.handle.step.transactions.settle_all().values()
+        for name, array in state.memory.arrays().items()
+    ]
+    assert told == sum(array.nbytes * count for array, count in arrays)
+
+
 def set_all(**options):
     def change(optimizer):
         for group in optimizer.param_groups:

@@ -247,7 +247,7 @@ def test_steps_are_measured_again_when_they_take_much_longer_or_shorter_than_at_
             last_s = None if step == 0 else 0.1 if step < first else later_s
             planning.clock.begin = lambda last_s=last_s: last_s
             planning.begin(SimpleNamespace(name="test", collective=SimpleNamespace(rank=0)), 0)
-            planning.end()
+            planning.requested()
             if not planning.is_over:
                 break
         reviews = 1 if has_departed else 2

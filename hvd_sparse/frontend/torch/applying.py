@@ -398,6 +398,15 @@ class Follower:
             last = self._with_value[id(parameter)] = settings, {**settings, "parameter": now}
         return last[1]
 
+    def settings_now(self, parameter: torch.Tensor) -> Settings | None:
+        """Return a parameter's settings as ``settings_of`` does, but without the parameter's value,
+        and without noting the rate. None if the parameter is in none of the optimizer's groups."""
+        index = self._group_of(parameter)
+        if index is None:
+            return None
+        shape = tuple(parameter.shape)
+        return settings_of(self._optimizer, self._optimizer.param_groups[index], shape)
+
     def rate_of(self, parameter: torch.Tensor) -> tuple[float, int]:
         index = self._group_of(parameter)
         if index is None:

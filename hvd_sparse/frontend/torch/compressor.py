@@ -37,7 +37,7 @@ from hvd_sparse.step.driver import NOTHING
 from hvd_sparse.step.records import Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.step.tensor_state import TensorState
-from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, State
+from hvd_sparse.types import GradScaler, Optimizer, Pace, Report, Settings, State
 
 logger = logging.getLogger("hvd_sparse")
 
@@ -215,6 +215,10 @@ class ParameterCompressor(Compressor):
             moments = OptimizerMoments(arrays, given[1], self._size_of_world())
             return {**settings, "moments": moments}
         return settings
+
+    def _optimizer_settings(self, position: int) -> Settings | None:
+        follower = self._follower
+        return None if follower is None else follower.settings_now(self._parameters[position])
 
     def optimizer_state_of(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the state that torch's plain optimizer would have for a parameter. It is empty

@@ -218,9 +218,9 @@ class KernelsByPlace:
         on_host: Kernel = getattr(self._host, name)
         on_device: Kernel = getattr(self._device, name)
 
-        def kernel(*values: object) -> object:
-            is_on_device = any(type(value) is DeviceVector for value in values)
-            return on_device(*values) if is_on_device else on_host(*values)
+        def kernel(*values: object, **named: object) -> object:
+            is_on_device = any(type(value) is DeviceVector for value in (*values, *named.values()))
+            return (on_device if is_on_device else on_host)(*values, **named)
 
         setattr(self, name, kernel)
         return kernel

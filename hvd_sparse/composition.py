@@ -74,7 +74,8 @@ def check_exchange(
     # The exchange returns entries after the residual was stored. If the residual were stored in 16
     # bits, adding these entries would round it a second time.
     stored = getattr(memory, "residual", "float32")
-    if exchange.sums_again and stored != "float32":
+    returns_entries = exchange.settles_later and not exchange.shares_indices
+    if returns_entries and stored != "float32":
         raise InvalidOption(
             f"exchange {exchange.id} returns entries to the residual after it was written, and a "
             f"residual in {stored} would be rounded twice: use memory='error_feedback' in float32"
