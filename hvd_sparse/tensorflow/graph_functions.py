@@ -253,11 +253,16 @@ class GraphFunctions:
 
     def _abandon(self, ticket: Ticket) -> None:
         """Fail the step of a tensor that has entered another step before ``receive`` was called.
-        Usually, an error of the program has ended the step in TensorFlow."""
+        Usually, an error of the program has ended the step in TensorFlow. Of tensors with finite
+        results, keep the step, because the program may have applied them, as those of another
+        tape."""
+        run, transactions = ticket.run, self._step.transactions
         for each in list(self._tickets.values()):
-            if each.run is ticket.run:
+            if each.run is run:
                 self._ledger.end(each.key)
-        self._step.transactions.fail(ticket.run, compressed_again(repr(ticket.key)))
+        if run.is_finite:
+            transactions.keep(run, run.completed)
+        transactions.fail(run, compressed_again(repr(ticket.key)))
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Begin the exchange of a bucket, whose tensors have these numbers. Return the array and
