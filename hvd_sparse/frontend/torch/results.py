@@ -68,8 +68,8 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, and the versions (torch's counts of changes in place) that ``.grad``
-    and the parameter had when the result was returned.
+    """A parameter's result, and the version (torch's count of changes in place) that the parameter
+    had when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet, or may still replace it by
@@ -83,7 +83,6 @@ class Result:
 
     run: StepRun
     gradient: weakref.ref[torch.Tensor] | None
-    gradient_version: int
     parameter_version: int
     bits: int | None
     in_step: bool
@@ -98,8 +97,6 @@ class Results:
 
     way = ""
     _clipping_remedy = ""
-    changes = 1
-    """How often Horovod or DDP itself changes a gradient after its result was returned."""
     are_moved = False
     """Whether DDP may still move the gradients, with the results in them, to other tensors."""
 
@@ -233,7 +230,6 @@ class Results:
         self.waiting[position] = Result(
             run,
             None if gradient is None else weakref.ref(gradient),
-            0 if gradient is None else gradient._version,
             parameter._version,
             bits,
             self._in_step,
@@ -421,14 +417,10 @@ class Results:
 
     def _has_gone(self, position: int, handed: Result) -> bool:
         now = self._parameters[position].grad
-        if now is None:
+        if now is None or (handed.gradient is not None and now is not handed.gradient()):
             return True
-        if handed.gradient is not None:
-            if now is not handed.gradient():
-                return True
-            # Without a change by the program, the result is there.
-            if now._version - handed.gradient_version <= self.changes:
-                return False
+        # Not by the version, which ``.data.zero_()`` does not change. Entries are read only if no
+        # optimizer has applied the result.
         return not _has_entries(now)
 
     def _is_thrown_away(self, position: int, handed: Result) -> bool:
