@@ -437,6 +437,11 @@ class TorchCompressor(ParameterCompressor):
         super().close()
         self._changes.forget()
 
+    def go_back(self) -> None:
+        # Other ranks may have applied the results that wait here, and may resume from this step.
+        self.results.settle_all()
+        super().go_back()
+
     def _forget_world(self) -> None:
         super()._forget_world()
         self._scale.forget()
