@@ -24,14 +24,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption
-from hvd_sparse.types import TensorSpec
 
 SETTING = "HVD_SPARSE_TIMELINE"
 START = "start_time_since_epoch_in_micros"
@@ -106,12 +105,12 @@ class Spans:
         if self._listeners and start_s:
             self._pass(Span(kind, keys, start_s, self.clock(), bucket))
 
-    def tell_together(self, kind: str, specs: Sequence[TensorSpec], start_s: float) -> None:
-        """Pass a span of a call that ends now, and that has processed these tensors."""
-        if self._listeners and start_s and specs:
-            keys = tuple(spec.key for spec in specs)
-            sizes = tuple(spec.numel for spec in specs)
-            self._pass(Span(kind, keys, start_s, self.clock(), sizes=sizes))
+    def tell_together(self, kind: str, sizes: Mapping[str, int], start_s: float) -> None:
+        """Pass a span of a call that ends now. The call has processed several tensors, which are
+        given by their names and numbers of entries."""
+        if self._listeners and start_s and sizes:
+            keys, numels = tuple(sizes), tuple(sizes.values())
+            self._pass(Span(kind, keys, start_s, self.clock(), sizes=numels))
 
     def _pass(self, span: Span) -> None:
         for listener in self._listeners:

@@ -181,7 +181,8 @@ class Receiver:
             sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
         bounds = _write_sums(sums, surplus, pipeline.kernels)
         if spans.is_heard:
-            spans.tell_together("decode", [self.specs[position] for position in bounds], began_s)
+            sizes = {self.specs[i].key: self.specs[i].numel for i in bounds}
+            spans.tell_together("decode", sizes, began_s)
         return bounds
 
     def finish_dense(

@@ -127,8 +127,8 @@ class OutgoingRows:
             frame, ticket.gradient = frames[start : start + nbytes], None
             ticket.outgoing = Outgoing(frame, entries=count, found=ONE_PASS)
         if (spans := self._pipeline.spans).is_heard:
-            specs = [ticket.state.spec for ticket, _ in self._tickets]
-            spans.tell_together("select", specs, self._began_s)
+            sizes = {ticket.key: ticket.state.spec.numel for ticket, _ in self._tickets}
+            spans.tell_together("select", sizes, self._began_s)
 
     def _leave(self, number: int, row: np.void, indices: np.ndarray, values: np.ndarray) -> None:
         ticket, given = self._tickets[number]

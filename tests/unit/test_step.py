@@ -317,12 +317,12 @@ def test_an_exchange_that_raises_is_not_waited_for_again():
         around = Around(session.collective, lambda kind, given, call: Once(call()))
         session.driver.collective = around
 
-        def failing(exchange):  # of the first bucket
-            del session.step._counted
+        def failing(exchange, index):  # of the first bucket
+            del session.step._carry
             yield next(exchange)
             raise MemoryError("out of memory")
 
-        session.step._counted = failing
+        session.step._carry = failing
         return lambda: None
 
     check_leaves_no_trace(break_it, MemoryError)
