@@ -349,10 +349,10 @@ class Step(Receiver):
         with contextlib.suppress(Exception):
             bucket.has_arrived = devices.send(answers, late)
 
-    def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Make the frames (encoded selections) that the bucket still lacks, and return its
-        exchange, a generator. Even after a failure, the exchange runs all its collectives, because
-        other ranks take part in them."""
+    def converse(self, bucket: BucketRun, run: StepRun) -> None:
+        """Make the frames (encoded selections) that the bucket still lacks, and begin its exchange.
+        The caller then calls ``bucket.advance`` until it returns None, and ``receive``, even after
+        a failure, because other ranks take part in the collectives."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -396,8 +396,7 @@ class Step(Receiver):
         conversation = self._counted(self.pipeline.exchange.run(context))
         if self.padding is not None:
             conversation = self.padding.carry(conversation, bucket.index, self.world_size)
-        bucket.began_s = self.spans.now()
-        return conversation
+        bucket.began_s, bucket.conversation = self.spans.now(), conversation
 
     def _send_begun(self, bucket: BucketRun) -> None:
         """Make the frames (encoded selections) of tensors that waited until the bucket was full or

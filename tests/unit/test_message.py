@@ -14,7 +14,7 @@ from programs import run_python
 from hvd_sparse.collectives.contract import MOST_BYTES, Request
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.registry import CODECS
-from hvd_sparse.step.driver import RunningExchange
+from hvd_sparse.step.records import BucketRun
 from hvd_sparse.wire.message import ERROR_TEXT_LIMIT, split_messages, write_error, write_message
 from hvd_sparse.wire.padding import (
     HEAD,
@@ -155,8 +155,11 @@ def padded_steps(collective, lengths, dtype=np.uint8):
     for length in lengths:
         content = np.arange(length + collective.rank, dtype=dtype)
         carried = padding.carry(gather_and_sum(content), 3, 2)
-        running = RunningExchange(carried, worlds.Around(collective, note), "x")
-        brought.append(running.finish(worlds.TIMEOUT_S))
+        run, around = BucketRun(3, (), conversation=carried), worlds.Around(collective, note)
+        request = run.advance(None)
+        while request is not None:
+            request = run.advance(request.start(around, "x").wait(worlds.TIMEOUT_S))
+        brought.append(run.arrivals)
     return brought, blocks, counted
 
 
