@@ -12,7 +12,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.context import Arrival, Part
+from hvd_sparse.exchanges.context import Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
 from hvd_sparse.kernels.rows import ARRIVED, ARRIVED_ROW, FRAME, FRAME_ROW, address
@@ -51,17 +51,16 @@ class Receiver:
         self.reduction = "average"
         self.applied: dict[str, int] = {}
 
-    def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store what a bucket's exchange returned for each tensor. If the exchange determines which
-        entries leave the residuals (``settles_later``), update the memories, too."""
-        bucket.arrivals = arrivals
+    def receive(self, bucket: BucketRun) -> None:
+        """Called when a bucket's exchange is over. If the exchange determines which entries leave
+        the residuals (``settles_later``), update the memories."""
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
             self.pipeline.spans.tell("exchange", keys, bucket.began_s, bucket.index)
         if not self.pipeline.exchange.settles_later:
             return
         with self.transactions.lock:
-            for position, arrival in arrivals.items():
+            for position, arrival in bucket.arrivals.items():
                 ticket = bucket.sending[position]
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step has no effect

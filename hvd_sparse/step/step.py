@@ -348,10 +348,10 @@ class Step(Receiver):
         with contextlib.suppress(Exception):
             bucket.has_arrived = devices.send(answers, late)
 
-    def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Make the frames (encoded selections) that the bucket still lacks, and return its
-        exchange, a generator. Even after a failure, the exchange runs all its collectives, because
-        other ranks take part in them."""
+    def converse(self, bucket: BucketRun, run: StepRun) -> None:
+        """Make the frames (encoded selections) that the bucket still lacks, and begin its exchange.
+        The caller then calls ``bucket.advance`` until it returns None, and ``receive``, even after
+        a failure, because other ranks take part in the collectives."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -393,7 +393,7 @@ class Step(Receiver):
             counts_together=self.counts_together,
         )
         bucket.began_s = self.spans.now()
-        return self._carry(self.pipeline.exchange.run(context), bucket.index)
+        bucket.conversation = self._carry(self.pipeline.exchange.run(context), bucket.index)
 
     def _send_begun(self, bucket: BucketRun) -> None:
         """Make the frames (encoded selections) of tensors that waited until the bucket was full or

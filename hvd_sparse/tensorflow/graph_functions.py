@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption, UnknownGradient
-from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.compressor import CLOSED
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.kernels.arrays import aligned_empty
@@ -82,7 +81,6 @@ class SealedBucket:
     tensors in several threads. The first thread takes ``lock`` and processes the received messages
     for all. If this fails, every thread raises ``failure``."""
 
-    conversation: Conversation
     bucket: BucketRun
     numbers: tuple[int, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -270,8 +268,8 @@ class GraphFunctions:
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
-        conversation = self._step.converse(bucket, tickets[0].run)
-        sealed = SealedBucket(conversation, bucket, all_numbers)
+        self._step.converse(bucket, tickets[0].run)
+        sealed = SealedBucket(bucket, all_numbers)
         for ticket in tickets:
             ticket.extra = sealed
         return self.advance(numbers[0], None)
@@ -281,7 +279,8 @@ class GraphFunctions:
         collective, and its splits (int32): for an alltoall, the length of each rank's part of the
         array; otherwise empty."""
         sealed: Value = self._tickets[int(number)].extra
-        request = sealed.conversation.send(received)
+        request = sealed.bucket.advance(received)
+        assert request is not None  # the graph has as many calls as the exchange has phases
         splits = NO_SPLITS if request.splits is None else request.splits
         return request.array, splits.astype(np.int32, copy=False)
 
@@ -315,7 +314,9 @@ class GraphFunctions:
                 if not sealed.is_finished:
                     sealed.is_finished = True
                     try:
-                        self._finish(sealed, received)
+                        is_over = sealed.bucket.advance(received) is None
+                        assert is_over, "an exchange has more collectives than its phases name"
+                        self._step.receive(sealed.bucket)
                     except Exception as error:  # every tensor raises it in its own thread
                         sealed.failure = error
             if sealed.failure is not None:
@@ -329,14 +330,6 @@ class GraphFunctions:
             self.witness.note(result, ticket.scale)
         self._policy.arrived()
         return result
-
-    def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
-        try:
-            sealed.conversation.send(received)
-            raise AssertionError("an exchange asks for more collectives than its phases name")
-        except StopIteration as stop:
-            arrivals = stop.value
-        self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
         """Undo a failed step, after waiting until other threads have run its exchanges. Without the
