@@ -83,7 +83,8 @@ def check_exchange(
     if exchange.sums_first and not memory.adds_gradient:
         raise InvalidOption(
             f"exchange {exchange.id} sums gradients before they are added to the residual, but "
-            f"memory {memory.id} transforms them first: use memory='error_feedback'"
+            f"memory {memory.id} transforms them first: use memory='error_feedback', without "
+            "optimizer="
         )
     if exchange.sums_first and not rollback:
         raise InvalidOption(

@@ -24,7 +24,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -45,16 +45,27 @@ class Span(NamedTuple):
     """The start and end of one part of a step, in seconds of ``Spans.clock``.
 
     kind : "select", "encode", "exchange" or "decode"
-    keys : name of the tensor, or of the group for a selection over a group; for an exchange, the
-        names of all tensors of the bucket
+    keys : names of the tensors that the part processes; for a selection over a group, the name of
+        the group
     bucket : the number of an exchange's bucket, otherwise None
+    sizes : numbers of entries of the tensors, if one call processes several of them
     """
 
     kind: str
     keys: tuple[str, ...]
     start_s: float
     end_s: float
-    bucket: int | None
+    bucket: int | None = None
+    sizes: tuple[int, ...] = ()
+
+    def seconds(self) -> dict[str, float]:
+        """Return the duration by tensor name. A call that processes several tensors is divided by
+        their numbers of entries; an exchange counts in full for each of its tensors."""
+        whole_s = self.end_s - self.start_s
+        if not self.sizes:
+            return dict.fromkeys(self.keys, whole_s)
+        each_s = whole_s / sum(self.sizes)
+        return {key: each_s * size for key, size in zip(self.keys, self.sizes)}
 
 
 Listener = Callable[[Span], None]
@@ -92,9 +103,18 @@ class Spans:
         """Pass a span that ends now to the listeners. If ``start_s`` is 0, there was no listener at
         the span's start, and the span is not passed."""
         if self._listeners and start_s:
-            span = Span(kind, keys, start_s, self.clock(), bucket)
-            for listener in self._listeners:
-                listener(span)
+            self._pass(Span(kind, keys, start_s, self.clock(), bucket))
+
+    def tell_together(self, kind: str, sizes: Mapping[str, int], start_s: float) -> None:
+        """Pass a span of a call that ends now. The call has processed several tensors, which are
+        given by their names and numbers of entries."""
+        if self._listeners and start_s and sizes:
+            keys, numels = tuple(sizes), tuple(sizes.values())
+            self._pass(Span(kind, keys, start_s, self.clock(), sizes=numels))
+
+    def _pass(self, span: Span) -> None:
+        for listener in self._listeners:
+            listener(span)
 
 
 _OPEN: dict[str, TraceFile] = {}
@@ -127,7 +147,7 @@ class TraceFile:
 
     def listen(self, name: str, span: Span) -> None:
         """Write a span to the file. ``name`` is the name of the compressor that measured it."""
-        kind, keys, start_s, end_s, bucket = span
+        kind, keys, start_s, end_s, bucket, _ = span
         whose, row = ", ".join(keys), f"hvd_sparse.{name}.{bucket}"
         with self._writing() as file:
             if file is None:

@@ -85,6 +85,9 @@ class Simulated(Methods):
     def follow(self, rates: Rates) -> None:
         self.rates = rates
 
+    def log_footprint(self) -> None:
+        """Log nothing, because all ranks are in this process."""
+
 
 class Ours(Dense):
     """Reduces gradients by the sessions of all workers. ``work_s`` is the CPU time of their

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -34,9 +35,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_trace(path: str | os.PathLike[str]) -> list[Report]:
-    """Return the events of a timeline file. A line with a broken event is left out, and the number
-    of such lines is printed. Only broken lines at the file's end are left out without a note.
-    Raises InvalidOption if the file cannot be read or is not a timeline."""
+    """Return the events of a timeline file. Broken events are left out, and their number is
+    printed. Only broken events at the file's end are left out without a note. Raises InvalidOption
+    if the file cannot be read or is not a timeline."""
     name = os.fspath(path)
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -44,16 +45,13 @@ def read_trace(path: str | os.PathLike[str]) -> list[Report]:
         raise InvalidOption(f"timeline {name!r} cannot be read: {error.strerror}") from None
     events: list[Report] = []
     broken = noted = 0
-    for line in text.split("\n"):  # Horovod writes several events in some lines
-        try:
-            found = json.loads(f"[{line.strip().lstrip('[').rstrip(',]')}]")
-        except (json.JSONDecodeError, RecursionError):
-            found = [None]
-        if not all(isinstance(event, dict) for event in found):
-            broken += 1
-        elif found:
-            events += found
-            noted = broken
+    for line in text.split("\n"):
+        for event in _events_of(line.strip().lstrip("[").rstrip(",]")):
+            if isinstance(event, dict):
+                events.append(event)
+                noted = broken
+            else:
+                broken += 1
     for number, event in enumerate(events, 1):
         if fault := _fault_of(event):
             raise InvalidOption(
@@ -61,12 +59,24 @@ def read_trace(path: str | os.PathLike[str]) -> list[Report]:
                 f"{WRITER} or Horovod wrote"
             )
     if noted:
-        print(f"broken lines of timeline {name!r}, left out: {noted}", file=sys.stderr)
+        print(f"broken events of timeline {name!r}, left out: {noted}", file=sys.stderr)
     if not events:
         raise InvalidOption(
             f"{name!r} is not a timeline: give files that {WRITER} or Horovod wrote"
         )
     return events
+
+
+def _events_of(text: str) -> list[object]:
+    """Return the events in a line of a timeline, because Horovod writes several in some lines. A
+    broken event is returned as None."""
+    try:
+        return list(json.loads(f"[{text}]"))
+    except (json.JSONDecodeError, RecursionError):
+        pieces = re.split(r"(?<=}),\s*(?={)", text)
+    if len(pieces) == 1:
+        return [None]
+    return [event for piece in pieces for event in _events_of(piece)]
 
 
 def _fault_of(event: Report) -> str | None:

@@ -65,8 +65,6 @@ class DdpCompressor(ParameterCompressor):
         named, group = parameters_of(model), model.process_group
         super().__init__(named, configuration, f"ddp.{group.group_name}", grad_scaler)
         self._model = weakref.ref(model)
-        if model.gradient_as_bucket_view:  # results are in the gradients already
-            self.results.changes = 0
         self._sent: list[SentBucket] = []
         self._buckets = 0
         self._marks_idle = False
@@ -138,7 +136,7 @@ class DdpCompressor(ParameterCompressor):
             flat = flatten(gradient, spec) if memory is None else memory
             ticket: Ticket
             if position in self.step.compressed:
-                wire, entered = self._driver.compress(position, flat, scale, stays=True)
+                wire, entered = self._driver.compress(position, flat, scale)
                 entered.out = entered.extra = memory
                 ticket = entered
             else:

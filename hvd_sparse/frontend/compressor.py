@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 
 from hvd_sparse.collectives.contract import Collective, Gatherer, is_elastic
@@ -303,7 +303,8 @@ class Compressor:
 
     def state_dict(self) -> Report:
         """Return this rank's state of every tensor, as plain values and copies of arrays. Call it
-        after ``optimizer.step()``, because it undoes a step that still runs.
+        after ``optimizer.step()``, because it undoes a step that still runs. In PyTorch, a step
+        with results that the optimizer has not applied yet is left out, as it is in the weights.
 
         version, library : version of this layout, and version of hvd_sparse
         config, model : the parts and options; the shape and dtype of every tensor
@@ -318,7 +319,12 @@ class Compressor:
         """
         self._check_open()
         self.resolve()
-        return saved_state(self.step, *self._place_in_world())
+        return saved_state(self.step, *self._place_in_world(), self._due())
+
+    def _due(self) -> Collection[int]:
+        """Return the positions of the tensors whose last result an optimizer may still apply, so
+        that their last step is not in the state."""
+        return ()
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         """Load this rank's ``state_dict()``. Return the names of tensors that only the compressor

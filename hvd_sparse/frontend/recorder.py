@@ -196,11 +196,11 @@ def _received(ticket: TensorStep) -> int | None:
 
 def _seconds_of(spans: Iterable[Span]) -> dict[str, dict[str, float]]:
     """Return the durations of the parts of a step (spans), in seconds: by kind, such as "select",
-    and then by tensor name. A bucket's exchange counts in full for each of its tensors."""
+    and then by tensor name."""
     found: dict[str, dict[str, float]] = {kind: defaultdict(float) for kind in SPANS}
     for span in list(spans):
-        for key in span.keys:
-            found[span.kind][key] += span.end_s - span.start_s
+        for key, seconds in span.seconds().items():
+            found[span.kind][key] += seconds
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import numpy as np
@@ -72,11 +72,13 @@ def _state_bytes(step: Step, spec: TensorSpec, world_size: int, settings: Settin
     return int(held) * spec.numel // SAMPLE
 
 
-def saved_state(step: Step, rank: int, world_size: int) -> Report:
+def saved_state(step: Step, rank: int, world_size: int, due: Collection[int] = ()) -> Report:
+    """Return the state that ``Compressor.state_dict`` describes. The last step of the tensors
+    ``due`` is left out, and may still be committed or rolled back."""
     rule = step.configuration.rule
     measured = rule.table if rule is not None and rule.is_measured else {}
     tensors = {}
-    for position, state in sorted(step.transactions.settle_all().items()):
+    for position, state in sorted(step.transactions.settle_all(due).items()):
         spec = step.specs[position]
         numbers = state.memory.numbers()
         tensors[spec.key] = {

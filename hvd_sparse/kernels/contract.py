@@ -3,7 +3,8 @@
 ``Kernels`` defines them in plain numpy, and tests compare the faster engines with it. All engines
 follow these rules, so that they give equal results:
 
-* An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype.
+* An entry reaches a threshold if ``abs(x) >= dtype(threshold)``, with the data's dtype. So no entry
+  reaches NaN.
 * A kernel that takes entries returns their indices and values. Of equal magnitudes, the lower index
   is taken first. Indices are uint32, ascending and unique.
 * Exact zeros and NaN are never taken.
@@ -362,7 +363,7 @@ class Kernels(Packers):
 def _reaching(magnitudes: np.ndarray, threshold: float) -> np.ndarray:
     with np.errstate(over="ignore"):  # infinite if too large for the dtype
         rounded = magnitudes.dtype.type(threshold)
-    reaching: np.ndarray = magnitudes >= rounded if rounded > 0 else magnitudes > 0
+    reaching: np.ndarray = magnitudes > 0 if rounded <= 0 else magnitudes >= rounded
     return reaching
 
 

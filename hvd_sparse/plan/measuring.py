@@ -21,7 +21,7 @@ from hvd_sparse.plan.decisions import GroupPlan, HiddenDensities
 from hvd_sparse.plan.policy import SPARSE, WARMUP, Owner, Policy, tell_all, waiting
 from hvd_sparse.schedules.contract import LONG_RUN
 from hvd_sparse.step.buckets import expected_bytes
-from hvd_sparse.step.records import StepRun, TensorStep, Ticket
+from hvd_sparse.step.records import StepRun, Ticket
 from hvd_sparse.step.step import Step
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import Report, Value
@@ -92,12 +92,12 @@ class Measurements:
         if span.kind == "exchange":
             return
         kind = "decode" if span.kind == "decode" else "work"
-        key, seconds = span.keys[0], span.end_s - span.start_s
-        self._step[kind][key] = self._step[kind].get(key, 0.0) + seconds
+        for key, seconds in span.seconds().items():
+            self._step[kind][key] = self._step[kind].get(key, 0.0) + seconds
+            if span.kind == "encode":
+                self._step["encode"][key] = seconds
         if kind == "work":
-            self.told_s += seconds
-        if span.kind == "encode":
-            self._step["encode"][key] = seconds
+            self.told_s += span.end_s - span.start_s
 
     def to_dict(self) -> Report:
         """Return a JSON-serializable dict. All but "seen", "whole" and "steps" are medians over the
@@ -174,6 +174,8 @@ class MeasuringPolicy(Policy):
         run, self._run = self._run, None
         was_good = run is not None and run.failure is None and run.is_finite
         is_counted = was_good and self._steps > WARMUP
+        if run is not None and is_counted:
+            self._note_bytes(run)
         measured = self._steps - WARMUP
         if measured > 0 and measured % STEPS == 0:
             # Close the last measured step, so that its measurements are included.
@@ -237,22 +239,27 @@ class MeasuringPolicy(Policy):
             self._measure()
         self.clock.resume()
 
-    def sent(self, position: int, ticket: Ticket) -> None:
-        """Record the bytes that a tensor sent, scaled to the density after warm-up."""
-        if self.is_over:
-            return
-        self._run = ticket.run
-        if isinstance(ticket, TensorStep) and ticket.error is None:
-            spec, configuration = self._step.specs[position], self._step.configuration
+    def _note_bytes(self, run: StepRun) -> None:
+        """Record the bytes that each compressed tensor sent, scaled to the density after warm-up.
+        Called after the step, because a bucket's frames (encoded selections) are made together."""
+        configuration, transactions = self._step.configuration, self._step.transactions
+        for position in run.completed & self._step.compressed:
+            spec, state = self._step.specs[position], transactions.staged(position)
             nbytes = expected_bytes(configuration, spec, LONG_RUN)
-            frame = None if ticket.outgoing is None else ticket.outgoing.frame
-            if frame is not None:  # None in dense steps, and if the exchange makes the frame later
-                now = configuration.density(ticket.state.steps, spec, ticket.state.pace)
-                later, nbytes = configuration.density(LONG_RUN, spec), frame.nbytes
+            sent = None if state.counted is None else state.counted[1]
+            # None in dense steps, and if the exchange makes the frame.
+            if sent is not None and sent.frame is not None:
+                now = configuration.density(state.steps, spec, state.pace)
+                later, nbytes = configuration.density(LONG_RUN, spec), sent.frame.nbytes
                 if now and later and now != later:
                     numel = spec.numel
                     nbytes *= count_from_density(numel, later) / count_from_density(numel, now)
             self.measurements.send(spec.key, nbytes)
+
+    def sent(self, position: int, ticket: Ticket) -> None:
+        if self.is_over:
+            return
+        self._run = ticket.run
         # With select_over="group", only selecting and encoding depend on the groups. All other time
         # that this package spends on a tensor is counted as part of the backward pass.
         is_merged = self._step.configuration.select_over == "group"

@@ -15,46 +15,12 @@ import numpy as np
 
 from hvd_sparse.collectives.contract import Collective, Pending, sleep_until
 from hvd_sparse.errors import ExchangeTimeout, PeerFailure, SparseError
-from hvd_sparse.exchanges.context import Arrival
-from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.step.records import BucketRun, Late, StepRun, TensorStep, Ticket, distinct
 from hvd_sparse.step.step import Step
 from hvd_sparse.types import Value
 
 NOTHING = np.empty(0, np.float32)
 """Argument ``parameter`` of ``decompress`` if the memory does not need the parameter's value."""
-
-
-class RunningExchange:
-    """An exchange and the collectives that it requests, which run one after the other. ``pending``
-    is the collective that runs now; None after the last one, when ``arrivals`` has the result."""
-
-    def __init__(self, conversation: Conversation, collective: Collective, name: str) -> None:
-        self._conversation, self._collective, self._name = conversation, collective, name
-        self._phase = 0
-        self.pending: Pending | None = None
-        self.arrivals: dict[int, Arrival] = {}
-        self._advance(None)
-
-    def _advance(self, received: Value) -> None:
-        try:
-            request = self._conversation.send(received)
-        except StopIteration as stop:
-            self.pending, self.arrivals = None, stop.value
-            return
-        # Horovod matches collectives by name, so every phase needs a name of its own.
-        name = self._name if self._phase == 0 else f"{self._name}.{self._phase}"
-        self._phase += 1
-        self.pending = request.start(self._collective, name)
-
-    def step(self, timeout_s: float | None) -> None:
-        assert self.pending is not None
-        self._advance(self.pending.wait(timeout_s))
-
-    def finish(self, timeout_s: float | None) -> dict[int, Arrival]:
-        while self.pending is not None:
-            self.step(timeout_s)
-        return self.arrivals
 
 
 class Driver:
@@ -65,7 +31,8 @@ class Driver:
         self.step = step
         self.collective = collective
         self.name = name
-        self._under_way: dict[BucketRun, RunningExchange] = {}
+        self._under_way: dict[BucketRun, Pending] = {}
+        """For each bucket whose exchange is running, the present collective."""
         self._coming: dict[BucketRun, StepRun] = {}
         """Full buckets whose data is still being copied from a device to the host."""
         self._current: StepRun | None = None
@@ -79,10 +46,9 @@ class Driver:
         *,
         everything: bool = False,
         late: Late | None = None,
-        stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
         wire, ticket = self.step.compress(
-            position, gradient, scale, everything=everything, late=late, stays=stays
+            position, gradient, scale, everything=everything, late=late
         )
         run, bucket = ticket.run, ticket.bucket
         if run is not self._current:
@@ -152,8 +118,7 @@ class Driver:
             raise
 
     def has_arrived(self) -> bool:
-        under_way = self._under_way.values()
-        return all(each.pending is None or each.pending.is_done() for each in under_way)
+        return all(pending.is_done() for pending in self._under_way.values())
 
     def forget(self) -> None:
         """Drop all running exchanges. They can never end, because Horovod was restarted."""
@@ -170,10 +135,10 @@ class Driver:
         self.step.transactions.fail(run, error)
         # If no carrier and no message reports the error, the other ranks complete their step, and
         # exchange no more buckets than this rank has begun.
-        if run.is_reported or not all(each.is_exchanged for each in run.buckets.values()):
+        if run.is_reported or any(each.conversation is None for each in run.buckets.values()):
             for index, members in enumerate(self.step.buckets):
                 bucket = run.open(index, members)
-                if not bucket.is_exchanged:
+                if bucket.conversation is None:
                     self._start(bucket, run)
         self._finish_as_results_arrive()
         raise error from ticket.error
@@ -185,8 +150,7 @@ class Driver:
         order, the ranks could wait for each other."""
 
         def arrived() -> list[BucketRun]:
-            under_way = self._under_way.items()
-            return [each for each, its in under_way if its.pending and its.pending.is_done()]
+            return [each for each, pending in self._under_way.items() if pending.is_done()]
 
         limit_s = self.step.configuration.timeout_s
         while self._under_way and sleep_until(lambda: bool(arrived()), limit_s):
@@ -222,23 +186,37 @@ class Driver:
         old = [each for each in self._under_way if run.buckets.get(each.index) is not each]
         # The ranks may have begun the exchanges in different orders.
         old.sort(key=lambda bucket: bucket.index)
-        abandoned = [self._under_way.pop(bucket) for bucket in old]
-        for running in abandoned:
+        limit_s = self.step.configuration.timeout_s
+        for bucket in old:
             try:
-                running.finish(self.step.configuration.timeout_s)
+                while self._proceed(bucket, self._under_way.pop(bucket).wait(limit_s)):
+                    pass
             except ExchangeTimeout:  # the others would take as long, and fail too
                 break
             except Exception:
                 # The failed step has raised its own error, and a broken world fails this step, too.
                 pass
+            bucket.arrivals = {}  # because the memories do not know this result
+        for bucket in old:
+            self._under_way.pop(bucket, None)
 
     def _start(self, bucket: BucketRun, run: StepRun) -> None:
         self._coming.pop(bucket, None)
-        conversation = self.step.converse(bucket, run)
-        bucket.is_exchanged = True
+        self.step.converse(bucket, run)
         run.is_reported |= bool(run.errors)  # the message has them
-        name = f"hvd_sparse.{self.name}.{bucket.index}"
-        self._under_way[bucket] = RunningExchange(conversation, self.collective, name)
+        self._proceed(bucket, None)
+
+    def _proceed(self, bucket: BucketRun, received: Value) -> bool:
+        """Start the next collective of a bucket's exchange, and return whether there is one."""
+        request = bucket.advance(received)
+        if request is None:
+            return False
+        # Horovod matches collectives by name, so every phase needs a name of its own.
+        phase = f".{bucket.phase}" if bucket.phase else ""
+        bucket.phase += 1
+        name = f"hvd_sparse.{self.name}.{bucket.index}{phase}"
+        self._under_way[bucket] = request.start(self.collective, name)
+        return True
 
     def _drive(self, run: StepRun) -> None:
         run.is_closed = True
@@ -259,7 +237,7 @@ class Driver:
         for index in sorted(run.buckets):
             bucket = run.buckets[index]
             # If the bucket is not full, this rank's message shows which tensors are missing.
-            if not bucket.is_exchanged:
+            if bucket.conversation is None:
                 self._start(bucket, run)
             if bucket in self._under_way:
                 active.append(bucket)
@@ -277,17 +255,17 @@ class Driver:
         return failure
 
     def _advance(self, bucket: BucketRun) -> bool:
-        running = self._under_way[bucket]
+        """Wait for a bucket's collective, and start the next. Return whether there was none."""
         try:
-            running.step(self.step.configuration.timeout_s)
+            received = self._under_way[bucket].wait(self.step.configuration.timeout_s)
+            is_over = not self._proceed(bucket, received)
         except ExchangeTimeout as error:
             keys = ", ".join(self.step.specs[i].key for i in bucket.members)
             raise ExchangeTimeout(f"{error}; waiting for the tensors {keys}") from None
         except Exception:
             del self._under_way[bucket]  # no further wait is possible
             raise
-        if running.pending is not None:
-            return False
-        del self._under_way[bucket]
-        self.step.receive(bucket, running.arrivals)
-        return True
+        if is_over:
+            del self._under_way[bucket]
+            self.step.receive(bucket)
+        return is_over

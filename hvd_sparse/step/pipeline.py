@@ -2,6 +2,9 @@
 
     memory.compensate -> selector.find -> codec.encode -> memory.update
 
+With numba, one compiled call usually does this for all tensors of a bucket (``step.rows``), with
+the same bits. The pipeline defines these bits, and processes all other tensors.
+
 If the exchange determines which entries leave the residual (``settles_later``), memory.update runs
 after the exchange. If the exchange sums gradients before the selection (``sums_first``), the
 pipeline starts with the summed gradient. ``step.receiver`` decodes the frames (encoded selections)

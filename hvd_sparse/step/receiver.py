@@ -12,7 +12,7 @@ import numpy as np
 from hvd_sparse.codecs.contract import Codec
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.errors import CorruptPayload, NonFiniteGradient, PeerFailure, RankMismatch
-from hvd_sparse.exchanges.context import Arrival, Part
+from hvd_sparse.exchanges.context import Part
 from hvd_sparse.kernels.arrays import aligned_empty, is_finite
 from hvd_sparse.kernels.contract import Kernels, Moments, Surplus
 from hvd_sparse.kernels.rows import ARRIVED, ARRIVED_ROW, FRAME, FRAME_ROW, address
@@ -51,17 +51,16 @@ class Receiver:
         self.reduction = "average"
         self.applied: dict[str, int] = {}
 
-    def receive(self, bucket: BucketRun, arrivals: dict[int, Arrival]) -> None:
-        """Store what a bucket's exchange returned for each tensor. If the exchange determines which
-        entries leave the residuals (``settles_later``), update the memories, too."""
-        bucket.arrivals = arrivals
+    def receive(self, bucket: BucketRun) -> None:
+        """Called when a bucket's exchange is over. If the exchange determines which entries leave
+        the residuals (``settles_later``), update the memories."""
         if bucket.began_s:
             keys = tuple(self.specs[position].key for position in bucket.members)
             self.pipeline.spans.tell("exchange", keys, bucket.began_s, bucket.index)
         if not self.pipeline.exchange.settles_later:
             return
         with self.transactions.lock:
-            for position, arrival in arrivals.items():
+            for position, arrival in bucket.arrivals.items():
                 ticket = bucket.sending[position]
                 if not (ticket.is_finite and arrival.is_finite):
                     continue  # the step has no effect
@@ -161,10 +160,11 @@ class Receiver:
     def _sum_together(self, bucket: BucketRun, factor: float) -> dict[int, float]:
         """Write the sums of a bucket's tensors in one call, to arrays that are allocated if the
         tickets have none. Return upper bounds of the sums' magnitudes, by position. All sums are
-        multiplied by ``factor``, which was read from the bucket's first carrier. Three kinds of
-        sums are left to ``_sum``: those whose own carrier has another factor, those that may
-        overflow, and, while spans are recorded, those of tensors on the host."""
+        multiplied by ``factor``, which was read from the bucket's first carrier. Two kinds of sums
+        are left to ``_sum``: those whose own carrier has another factor, and those that may
+        overflow."""
         pipeline, sums = self.pipeline, dict[int, Sum]()
+        spans, began_s = pipeline.spans, pipeline.spans.now()
         surplus: list[tuple[np.ndarray, Selection]] = []
         for position, ticket in bucket.sending.items():
             spec, out = ticket.state.spec, ticket.out
@@ -177,9 +177,12 @@ class Receiver:
             if sent.surplus is not None and self.transactions.is_current(position, ticket.run):
                 surplus.append(sent.surplus)
             own = factor * ticket.state.memory.gain if self.finishes else factor
-            if not (pipeline.spans.is_heard and isinstance(out, np.ndarray)):
-                sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
-        return _write_sums(sums, surplus, pipeline.kernels)
+            sums[position] = spec, ticket.parts.codec, arrival.parts, out, own
+        bounds = _write_sums(sums, surplus, pipeline.kernels)
+        if spans.is_heard:
+            sizes = {self.specs[i].key: self.specs[i].numel for i in bounds}
+            spans.tell_together("decode", sizes, began_s)
+        return bounds
 
     def finish_dense(
         self, ticket: Ticket, reduced: np.ndarray, parameter: np.ndarray

@@ -10,8 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
+from hvd_sparse.collectives.contract import Request
 from hvd_sparse.configuration import StepParts
 from hvd_sparse.exchanges.context import Arrival, Outgoing
+from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.kernels.contract import Aim, Zeros
 from hvd_sparse.memories.contract import Accumulated
 from hvd_sparse.step.tensor_state import TensorState
@@ -54,6 +56,9 @@ class BucketRun:
     begun : tensors from which entries are selected only when the bucket is full
     has_arrived : function that returns whether all copies from devices are complete; None before
         they are started
+    conversation : the bucket's exchange; None before it begins
+    phase : number of the exchange's collectives that the driver has started
+    arrivals : what the exchange returned for each tensor; empty until the exchange is over
     summed : the factor, read from a carrier (``wire.carrier``), by which the sums were multiplied;
         and upper bounds of the sums' magnitudes, by position. None until the sums are written
     """
@@ -65,10 +70,21 @@ class BucketRun:
     begun: list[TensorStep] = field(default_factory=list)
     has_arrived: Callable[[], bool] | None = None
     errors: list[str] = field(default_factory=list)
-    is_exchanged: bool = False
+    conversation: Conversation | None = None
+    phase: int = 0
     began_s: float = 0.0
     arrivals: dict[int, Arrival] = field(default_factory=dict)
     summed: tuple[float, dict[int, float]] | None = None
+
+    def advance(self, received: Value) -> Request | None:
+        """Pass the result of the last collective to the exchange; None before the first. Return the
+        request for the next collective. After the last one, set ``arrivals`` and return None."""
+        assert self.conversation is not None
+        try:
+            return self.conversation.send(received)
+        except StopIteration as stop:
+            self.arrivals = stop.value
+            return None
 
 
 @dataclass(eq=False)
@@ -183,9 +199,9 @@ class TensorStep(Ticket):
 def joined(tickets: Sequence[Ticket]) -> BucketRun:
     """Return one bucket, merged from the tickets' buckets. A ticket of an unregistered tensor has
     no bucket; instead, the errors of its step are added to the merged bucket."""
-    own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     if len(tickets) == 1:
-        return own[0] if own else BucketRun(-1, ())
+        return tickets[0].bucket or BucketRun(-1, ())
+    own = [ticket.bucket for ticket in tickets if ticket.bucket is not None]
     members = tuple(sorted(position for bucket in own for position in bucket.members))
     bucket = BucketRun(own[0].index if own else -1, members)
     for each in own:

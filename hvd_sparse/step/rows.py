@@ -46,6 +46,7 @@ class OutgoingRows:
         self._rows: list[bytes] = []
         self._releases: list[Release] = []  # kept alive, because rows have addresses only
         self._nbytes, self._codec, self._dtype = 0, cast(Codec, None), np.dtype(np.float32)
+        self._began_s = pipeline.spans.now()
 
     def add(self, ticket: TensorStep) -> None:
         """Add a row for a tensor if compiled code supports its memory, selector and codec.
@@ -125,6 +126,9 @@ class OutgoingRows:
             state.memory.update(sent, ticket.parts.is_exact, is_taken=True)
             frame, ticket.gradient = frames[start : start + nbytes], None
             ticket.outgoing = Outgoing(frame, entries=count, found=ONE_PASS)
+        if (spans := self._pipeline.spans).is_heard:
+            sizes = {ticket.key: ticket.state.spec.numel for ticket, _ in self._tickets}
+            spans.tell_together("select", sizes, self._began_s)
 
     def _leave(self, number: int, row: np.void, indices: np.ndarray, values: np.ndarray) -> None:
         ticket, given = self._tickets[number]

@@ -75,7 +75,7 @@ class Session:
             if spec.key in gradients:
                 flat = np.ascontiguousarray(gradients[spec.key], spec.accumulator).reshape(-1)
                 if self.step.configuration.is_sparse(spec.shape, spec.numel):
-                    sent[spec.key] = self.driver.compress(position, flat, scale, stays=True)
+                    sent[spec.key] = self.driver.compress(position, flat, scale)
                 else:
                     sent[spec.key] = flat, self.step.enter_dense(position, scale)
         reduced = {

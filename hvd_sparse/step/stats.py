@@ -67,11 +67,6 @@ class Stats:
         with self._lock:
             self.bytes[kind] += nbytes
 
-    def count_padding(self, sent: int, received: int) -> None:
-        with self._lock:
-            self.bytes["padding"] += sent
-            self.received_bytes += received
-
     def all_bytes(self) -> dict[str, int]:
         with self._lock:
             # An allreduce receives as many bytes as it sends.

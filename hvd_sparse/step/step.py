@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import Collective, Placement
+from hvd_sparse.collectives.contract import Collective, Placement, Request
 from hvd_sparse.configuration import Configuration, StepParts
 from hvd_sparse.errors import InvalidOption, NonFiniteGradient, SparseError
 from hvd_sparse.exchanges.context import Arrival, ExchangeContext, Member, Outgoing
@@ -182,17 +182,16 @@ class Step(Receiver):
         is_joined: bool = False,
         everything: bool = False,
         late: Late | None = None,
-        stays: bool = False,
     ) -> tuple[np.ndarray, TensorStep]:
         """Compress a gradient. Return the flat array for Horovod to reduce, and a ticket for
         ``result``. The array is the carrier; on a dense step, the accumulated vector follows it.
 
-        gradient : flat, C-contiguous, of the accumulator's dtype
+        gradient : flat, C-contiguous, of the accumulator's dtype. If the bucket has other tensors,
+            it is read until the bucket's message is made; no code may write to it before
         scale : loss scale, by which the gradient is multiplied; the same on all ranks
         is_joined : the bucket may be merged with others before its message is made
         everything : send all entries of gradient + residual; the same on all ranks
         late : the gradient if it is still being copied from a device, else None
-        stays : no code writes to ``gradient`` before the bucket's message is made
         """
         with self.transactions.lock:
             run, state = self.transactions.enter(position)
@@ -216,7 +215,7 @@ class Step(Receiver):
         pipeline = self.pipeline
         # The passes of a bucket run one after the other when it is full, in one call if possible:
         # if other code ran between them, the calls would find cold caches.
-        is_late = late is not None or (stays and not is_alone and not pipeline.spans.is_heard)
+        is_late = late is not None or not (is_alone or state.is_on_device)
         try:
             if scale != 1.0 and (not math.isfinite(scale) or scale <= 0):
                 raise InvalidOption(
@@ -349,10 +348,10 @@ class Step(Receiver):
         with contextlib.suppress(Exception):
             bucket.has_arrived = devices.send(answers, late)
 
-    def converse(self, bucket: BucketRun, run: StepRun) -> Conversation:
-        """Make the frames (encoded selections) that the bucket still lacks, and return its
-        exchange, a generator. Even after a failure, the exchange runs all its collectives, because
-        other ranks take part in them."""
+    def converse(self, bucket: BucketRun, run: StepRun) -> None:
+        """Make the frames (encoded selections) that the bucket still lacks, and begin its exchange.
+        The caller then calls ``bucket.advance`` until it returns None, and ``receive``, even after
+        a failure, because other ranks take part in the collectives."""
         if bucket.begun:
             self._send_begun(bucket)
         if self.configuration.select_over == "group":
@@ -393,11 +392,8 @@ class Step(Receiver):
             placement=self.placement,
             counts_together=self.counts_together,
         )
-        conversation = self._counted(self.pipeline.exchange.run(context))
-        if self.padding is not None:
-            conversation = self.padding.carry(conversation, bucket.index, self.world_size)
         bucket.began_s = self.spans.now()
-        return conversation
+        bucket.conversation = self._carry(self.pipeline.exchange.run(context), bucket.index)
 
     def _send_begun(self, bucket: BucketRun) -> None:
         """Make the frames (encoded selections) of tensors that waited until the bucket was full or
@@ -475,14 +471,24 @@ class Step(Receiver):
             keys = ", ".join(repr(ticket.key) for ticket in tickets)
             bucket.errors.append(f"selecting from {keys} as one: {in_words(error)}")
 
-    def _counted(self, conversation: Conversation) -> Conversation:
-        # This generator wraps the exchange's, so that exchanges need not count.
-        request = next(conversation)
+    def _carry(self, conversation: Conversation, index: int) -> Conversation:
+        """Run the exchange of the bucket number ``index``, so that exchanges need neither count
+        bytes nor pad what their allgathers send."""
+        request, phase = next(conversation), 0
         while True:
-            self.stats.count_bytes("payload", request.array.nbytes)
+            array, place = request.array, (index, phase)
+            padding = self.padding if request.kind == "allgather" else None
+            if padding is not None:
+                request = Request("allgather", padding.pack(array, place, self.world_size))
+            with self.transactions.lock:
+                self.stats.bytes["payload"] += array.nbytes
+                self.stats.bytes["padding"] += request.array.nbytes - array.nbytes
             received = yield request
             with self.transactions.lock:
                 self.stats.received_bytes += received.nbytes
+            if padding is not None:
+                received = padding.unpack(received, place, array.dtype)
+            phase += 1
             try:
                 request = conversation.send(received)
             except StopIteration as stop:

@@ -7,7 +7,7 @@ begins. Until then, ``fail`` can roll back all tensors of the step together.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hvd_sparse.collectives.contract import Placement
 from hvd_sparse.configuration import Configuration
@@ -168,12 +168,12 @@ class Transactions:
         part = self._part_of(spec)
         return spec.numel if part is None else part.stop - part.start
 
-    def settle_all(self) -> dict[int, TensorState]:
-        """Close the current step, commit or roll back the last step of all tensors, and return the
-        states of the tensors that had a step."""
+    def settle_all(self, but: Collection[int] = ()) -> dict[int, TensorState]:
+        """Close the current step, commit or roll back the last step of all tensors except ``but``,
+        and return the states of the tensors that had a step."""
         with self.lock:
             self._run.is_closed = True
-            for position in list(self._staged_by):
+            for position in [i for i in self._staged_by if i not in but]:
                 self._settle(position)
             return dict(self._states)
 

@@ -293,7 +293,10 @@ class TensorflowCompressor(Compressor):
     def _call_of(self, site: CallSite, is_sparse: bool) -> GraphCall:
         call = self._call
         if call is None or call.site.gradients is not site.gradients:
-            call = self._call = GraphCall(self, site)
+            call = GraphCall(self, site)
+        call.left -= 1
+        # Drop the object with the call's last gradient, because it keeps the traced graph alive.
+        self._call = call if call.left else None
         if is_sparse and call.way is None and isinstance(self._policy, GraphFallback):
             self._policy.add_branches(call)
         return call

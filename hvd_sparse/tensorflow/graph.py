@@ -51,6 +51,7 @@ class GraphCall:
     site : describes the call, as its first gradient found it
     beside : by name, the bytes of the tensors for which the graph has no call of a function. The
         dict is complete when the call has been traced
+    left : number of the call's gradients that are still to be compressed; below 0 without a list
     """
 
     way: tf.Tensor | None = None
@@ -62,6 +63,8 @@ class GraphCall:
     def __init__(self, owner: GraphOwner, site: CallSite) -> None:
         self.owner, self.site = owner, site
         self.beside: dict[str, int] = {}
+        passed_by = type(None), tf.IndexedSlices  # Horovod compresses all others
+        self.left = sum(not isinstance(each, passed_by) for each in site.gradients or ())
         self._together: object | None = None
 
     def bucket(self, together: object | None, dtype: tf.DType) -> GraphBucket:

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from hvd_sparse.collectives.contract import is_elastic
 from hvd_sparse.errors import InvalidOption, UnknownGradient
-from hvd_sparse.exchanges.contract import Conversation
 from hvd_sparse.frontend.compressor import CLOSED
 from hvd_sparse.frontend.recorder import Recorder
 from hvd_sparse.kernels.arrays import aligned_empty
@@ -82,7 +81,6 @@ class SealedBucket:
     tensors in several threads. The first thread takes ``lock`` and processes the received messages
     for all. If this fails, every thread raises ``failure``."""
 
-    conversation: Conversation
     bucket: BucketRun
     numbers: tuple[int, ...]
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -120,7 +118,7 @@ class GraphFunctions:
     def __init__(self, owner: Owner, tokens: Mapping[bytes, int], policy: Policy) -> None:
         self._step = owner.step
         self._ledger = owner.watchdog.ledger
-        owner.step.padding = Padding(owner.step.stats.count_padding)
+        owner.step.padding = Padding()
         self._tokens, self._policy = tokens, policy
         self._memory = ResultMemory()
         self._numbers = itertools.count()
@@ -194,7 +192,6 @@ class GraphFunctions:
                 self._noted(scale),
                 everything=everything,
                 is_joined=is_joined,
-                stays=is_joined,
             )
             if position in ticket.bucket.sending:
                 ticket.out = self._memory.take(position, ticket.state.spec)
@@ -254,11 +251,16 @@ class GraphFunctions:
 
     def _abandon(self, ticket: Ticket) -> None:
         """Fail the step of a tensor that has entered another step before ``receive`` was called.
-        Usually, an error of the program has ended the step in TensorFlow."""
+        Usually, an error of the program has ended the step in TensorFlow. Of tensors with finite
+        results, keep the step, because the program may have applied them, as those of another
+        tape."""
+        run, transactions = ticket.run, self._step.transactions
         for each in list(self._tickets.values()):
-            if each.run is ticket.run:
+            if each.run is run:
                 self._ledger.end(each.key)
-        self._step.transactions.fail(ticket.run, compressed_again(repr(ticket.key)))
+        if run.is_finite:
+            transactions.keep(run, run.completed)
+        transactions.fail(run, compressed_again(repr(ticket.key)))
 
     def seal(self, *numbers: int) -> tuple[np.ndarray, np.ndarray]:
         """Begin the exchange of a bucket, whose tensors have these numbers. Return the array and
@@ -266,8 +268,8 @@ class GraphFunctions:
         all_numbers = tuple(map(int, numbers))
         tickets = list(map(self._tickets.__getitem__, all_numbers))
         bucket = joined(tickets)
-        conversation = self._step.converse(bucket, tickets[0].run)
-        sealed = SealedBucket(conversation, bucket, all_numbers)
+        self._step.converse(bucket, tickets[0].run)
+        sealed = SealedBucket(bucket, all_numbers)
         for ticket in tickets:
             ticket.extra = sealed
         return self.advance(numbers[0], None)
@@ -277,7 +279,8 @@ class GraphFunctions:
         collective, and its splits (int32): for an alltoall, the length of each rank's part of the
         array; otherwise empty."""
         sealed: Value = self._tickets[int(number)].extra
-        request = sealed.conversation.send(received)
+        request = sealed.bucket.advance(received)
+        assert request is not None  # the graph has as many calls as the exchange has phases
         splits = NO_SPLITS if request.splits is None else request.splits
         return request.array, splits.astype(np.int32, copy=False)
 
@@ -311,7 +314,9 @@ class GraphFunctions:
                 if not sealed.is_finished:
                     sealed.is_finished = True
                     try:
-                        self._finish(sealed, received)
+                        is_over = sealed.bucket.advance(received) is None
+                        assert is_over, "an exchange has more collectives than its phases name"
+                        self._step.receive(sealed.bucket)
                     except Exception as error:  # every tensor raises it in its own thread
                         sealed.failure = error
             if sealed.failure is not None:
@@ -325,14 +330,6 @@ class GraphFunctions:
             self.witness.note(result, ticket.scale)
         self._policy.arrived()
         return result
-
-    def _finish(self, sealed: SealedBucket, received: np.ndarray) -> None:
-        try:
-            sealed.conversation.send(received)
-            raise AssertionError("an exchange asks for more collectives than its phases name")
-        except StopIteration as stop:
-            arrivals = stop.value
-        self._step.receive(sealed.bucket, arrivals)
 
     def _take_back(self, run: StepRun, error: Exception) -> None:
         """Undo a failed step, after waiting until other threads have run its exchanges. Without the

@@ -105,7 +105,7 @@ class TorchCompressor(ParameterCompressor):
         self._expected = 0
         self._is_elastic = is_elastic()
         self._start(hvd.rank())
-        self.step.padding = Padding(self.step.stats.count_padding, is_device=device is not None)
+        self.step.padding = Padding(is_device=device is not None)
         if device is not None:  # handshakes, checkpoints and all other collectives use the host
             wire = HorovodDeviceCollective(self.process_set, device)
             self.messenger = PatientCollective(wire, self.watchdog)
@@ -167,9 +167,8 @@ class TorchCompressor(ParameterCompressor):
             flat = flatten(tensor, spec)
         elif flat is None:
             late, flat = late_gradient(tensor, spec), NOTHING
-        stays = not self._is_on_devices
         carrier, ticket = self._driver.compress(
-            position, flat, scale, everything=everything, late=late, stays=stays
+            position, flat, scale, everything=everything, late=late
         )
         # Write the result where the gradient was read, if possible.
         self._changes.give(position, ticket.run, watched)
@@ -437,6 +436,11 @@ class TorchCompressor(ParameterCompressor):
     def close(self) -> None:
         super().close()
         self._changes.forget()
+
+    def go_back(self) -> None:
+        # Other ranks may have applied the results that wait here, and may resume from this step.
+        self.results.settle_all()
+        super().go_back()
 
     def _forget_world(self) -> None:
         super()._forget_world()

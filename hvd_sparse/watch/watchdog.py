@@ -59,7 +59,10 @@ SILENCE = (
     "does not answer: it has ended, its process or host is paused, or one of its threads holds "
     "Python's lock"
 )
-NOBODY = "all ranks answer and have submitted them: the network or its driver is stuck"
+NOBODY = (
+    "all ranks answer and have submitted them: the network or its driver is stuck, or an elastic "
+    "run waits for a new worker, which nobody knows yet"
+)
 UNKNOWN = "the other ranks are unknown, because they have not come to the first exchange"
 JOIN_REASON = (
     "hvd.join() cannot be used with hvd_sparse: if one rank leaves out an allgather that Horovod "

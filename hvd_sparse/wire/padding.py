@@ -16,15 +16,10 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable, Generator
-from typing import TypeVar
 
 import numpy as np
 
-from hvd_sparse.collectives.contract import MOST_BYTES, Request
-from hvd_sparse.types import Value
-
-Result = TypeVar("Result")
+from hvd_sparse.collectives.contract import MOST_BYTES
 
 HEAD = struct.Struct("<QQ")
 GRAIN = 64
@@ -91,38 +86,26 @@ def read_blocks(joined: np.ndarray) -> list[np.ndarray] | None:
 
 
 class Padding:
-    """Pads what the allgathers of one compressor send. For each of them, ``count`` is called with
-    the bytes of padding and headers that were sent and received. If messages are sent from a device
-    (``is_device``), those of any length are padded."""
+    """Pads what the allgathers of one compressor send. ``place`` is the number of a bucket and that
+    of a collective in its exchange, which are the same on every rank and in every step. If messages
+    are sent from a device (``is_device``), those of any length are padded."""
 
-    def __init__(self, count: Callable[[int, int], None], *, is_device: bool = False) -> None:
-        self._count, self._is_device = count, is_device
+    def __init__(self, *, is_device: bool = False) -> None:
+        self._is_device = is_device
         self._rooms: defaultdict[tuple[int, int], Room] = defaultdict(Room)
 
-    def carry(
-        self, conversation: Generator[Request, np.ndarray, Result], bucket: int, world_size: int
-    ) -> Generator[Request, np.ndarray, Result]:
-        """Run an exchange, and return its result. Yield its requests for collectives; those for
-        allgathers have padded blocks in place of the arrays. ``bucket`` is the bucket's number, the
-        same on every rank and in every step."""
-        phase = 0
-        received: Value = None
-        while True:
-            try:
-                request = conversation.send(received)
-            except StopIteration as stop:
-                result: Result = stop.value
-                return result
-            room, array = self._rooms[bucket, phase], request.array
-            phase += 1
-            if request.kind != "allgather":
-                received = yield request
-                continue
-            least = room.nbytes if room.nbytes <= MOST_PADDED else 0
-            block = write_block(array, room.for_ranks(world_size) if self._is_device else least)
-            received = joined = yield Request("allgather", block)
-            contents = read_blocks(joined)
-            if contents is not None:  # otherwise the exchange raises an error after its last phase
-                room.note(max(map(needed, contents)))
-                received = np.concatenate(contents).view(array.dtype)
-                self._count(block.nbytes - array.nbytes, joined.nbytes - received.nbytes)
+    def pack(self, array: np.ndarray, place: tuple[int, int], world_size: int) -> np.ndarray:
+        """Return the padded block of an array that this rank is about to send."""
+        room = self._rooms[place]
+        least = room.nbytes if room.nbytes <= MOST_PADDED else 0
+        return write_block(array, room.for_ranks(world_size) if self._is_device else least)
+
+    def unpack(self, joined: np.ndarray, place: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+        """Return the concatenated arrays of all ranks; the received blocks if one is damaged, which
+        the exchange then notices after its last collective."""
+        contents = read_blocks(joined)
+        if contents is None:
+            return joined
+        self._rooms[place].note(max(map(needed, contents)))
+        whole: np.ndarray = np.concatenate(contents).view(dtype)
+        return whole

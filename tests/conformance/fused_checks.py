@@ -51,7 +51,7 @@ def check_accumulate(kernels, x):
 def check_accumulate_and_take(kernels, x):
     residual, total, kept = sums(x)
     for threshold in thresholds(total):
-        if not threshold > 0:
+        if threshold <= 0:
             continue
         cut = rounded(threshold, x.dtype)
         reach = [

@@ -38,6 +38,8 @@ def thresholds(x):
         *picked,
         *(0.999 * v for v in picked),
         *(1.001 * v + 1.0 for v in picked[-1:]),
+        math.nan,
+        -math.nan,
     ]
 
 

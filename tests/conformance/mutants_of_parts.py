@@ -122,6 +122,12 @@ OF_MEMORIES = {
     "second moment not rolled back": text(
         ADAM, f"{DIRECTION}.roll_back", "self._written =", "self._written = self.square.commit() or"
     ),
+    "steps of sent entries not rolled back": text(
+        MEMORIES.create("momentum_feedback"),
+        "memories.momentum_feedback.MomentumFeedbackState.update",
+        "self._just_sent =",
+        "self._sent_in[sent.indices], self._just_sent = self.step,",
+    ),
     "residual not cleared at what was sent": text(FEEDBACK, f"{RESIDUAL}.update", CLEARED, "pass"),
     "whole residual cleared": text(
         FEEDBACK, f"{RESIDUAL}.update", CLEARED, "self.residual.new[:] = 0"

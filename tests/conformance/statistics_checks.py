@@ -27,11 +27,11 @@ def check_mean_and_std(kernels, x):
 
 def check_tail(kernels, x):
     magnitudes = [abs(v) for v in x.tolist()]
-    for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30):
+    for threshold in (0.0, 0.1, float(np.median(np.abs(x))) if x.size else 1.0, 1e30, math.nan):
         cut = rounded(threshold, x.dtype)
         with untouched(x):
             tail = kernels.tail(x, threshold)
-        excesses = [v - cut for v in magnitudes if (v >= cut if cut > 0 else v > 0)]
+        excesses = [v - cut for v in magnitudes if (v > 0 if cut <= 0 else v >= cut)]
         assert tail.count == len(excesses)
         mean = math.fsum(excesses) / max(1, len(excesses))
         variance = math.fsum((e - mean) ** 2 for e in excesses) / max(1, len(excesses))

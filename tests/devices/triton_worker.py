@@ -60,7 +60,7 @@ def members(dtype):
         if not x.size:
             continue
         residual, total, _ = sums(x)
-        cuts = [cut for cut in thresholds(total) if cut > 0]
+        cuts = [cut for cut in thresholds(total) if not cut <= 0]
         for cut in cuts[number % 3 :: 3]:
             reach = reference.take_at_least(np.where(np.isfinite(total), total, 0), cut).count
             for room in {reach, max(0, reach - 1)}:

@@ -82,8 +82,9 @@ cases["late_gradient_after_a_sum_that_overflows"] = partial(late_gradient, **ove
 
 @cases
 def aborted_by_an_error_of_the_program(name):
-    """The next steps have only one of the tensors whose exchange did not begin."""
-    variables = variables_of([(4, 3), (3, 5), (2, 6)])
+    """The next steps have only one of the tensors whose exchange did not begin. The step of another
+    tape, which the program has applied before, stays."""
+    variables = variables_of([(4, 3), (3, 5), (2, 6), (5, 4)])
     compressor = compress(variables, name=name)
     given = [tf.fill(v.shape, 1.0 + hvd.rank()) for v in variables]
 
@@ -96,22 +97,27 @@ def aborted_by_an_error_of_the_program(name):
     def aborted_step():
         late = tf.numpy_function(fail, [given[2]], tf.float32)
         gradients = [*given[:2], tf.ensure_shape(late, variables[2].shape)]
-        return tape_gradients(linear_loss(variables, gradients), variables, compressor, groups=1)
+        loss = linear_loss(variables[:3], gradients)
+        return tape_gradients(loss, variables[:3], compressor, groups=1)
 
     @tf.function
-    def step():
-        return tape_gradients(linear_loss(variables[:1], given[:1]), variables[:1], compressor)
+    def step(number):
+        only = [variables[number]]
+        return tape_gradients(linear_loss(only, [given[number]]), only, compressor)
 
+    step(3)
     said, functions = caught(aborted_step), compressor.functions
     waiting = sorted(compressor.watchdog.ledger.pending())
-    results = [step()[0].numpy() for _ in range(2)]
+    results = [step(0)[0].numpy() for _ in range(2)]
     kept, pending = len(functions._tickets), compressor.watchdog.ledger.pending()
+    steps = {key: each["steps"] for key, each in compressor.state_dict()["tensors"].items()}
     compressor.close()
     assert "ArithmeticError: of the program" in said, said
     assert waiting == ["tensor0:0", "tensor1:0"], waiting
     assert (kept, pending) == (0, {})
     # Of the twelve equal entries, each step sends a quarter.
     assert [np.count_nonzero(each) for each in results] == [3, 3]
+    assert steps == {"tensor0:0": 2, "tensor1:0": 0, "tensor3:0": 1}, steps
 
 
 @cases

@@ -38,4 +38,4 @@ def test_inf_on_one_rank_is_seen_in_that_tensor_on_all_and_leaves_no_trace(produ
 
 def test_a_new_process_goes_on_bit_for_bit(produced):
     for whole, halves in zip(*(measured(outcome, "halves") for outcome in produced)):
-        assert halves == [whole] * 2
+        assert halves == [whole] * 4

@@ -1,5 +1,6 @@
 """Worker, for PyTorch: loss scaling and checkpoints. Arguments: the kind of cases, and a folder."""
 
+import itertools
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ class Training:
             name, self.variables, descent, self.compressor, groups=groups
         )
 
-    def take_step(self, *gradients):
+    def take_step(self, *gradients, between=lambda: None):
         self.optimizer.zero_grad()
         variables = list(self.variables.values())
         loss = sum((v * torch.as_tensor(g)).sum() for v, g in zip(variables, gradients))
@@ -40,6 +41,7 @@ class Training:
         self.scaler.unscale_(self.optimizer)
         reduced = [v.grad.clone() for v in variables]
         torch.nn.utils.clip_grad_norm_(variables, 1e3)  # spreads NaN over all gradients
+        between()
         with self.optimizer.skip_synchronize():
             self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -98,17 +100,25 @@ def save(name, folder):
     training.run(range(HALF))
     training.save(folder / str(hvd.rank()))
     training.compressor.save(folder / "all")
-    training.run(range(HALF, 2 * HALF))
+
+    def save_between():
+        training.save(folder / f"{hvd.rank()}_between")
+        training.compressor.save(folder / "all_between")
+
+    training.take_step(*gradients_of(HALF), between=save_between)
+    training.run(range(HALF + 1, 2 * HALF))
     return training.digest()
 
 
 def resume(name, folder):
+    """Resume from the states after a step, and from those between the next step's exchange and the
+    optimizer's step, which are the same."""
     ends = []
-    for source in ("own", "all"):
-        training = Training(f"{name}.{source}")
-        training.load(folder / str(hvd.rank()))
+    for source, when in itertools.product(("own", "all"), ("", "_between")):
+        training = Training(f"{name}.{source}{when}")
+        training.load(folder / f"{hvd.rank()}{when}")
         if source == "all":
-            training.compressor.load(folder / "all")
+            training.compressor.load(folder / f"all{when}")
         training.run(range(HALF, 2 * HALF))
         ends.append(training.digest())
         training.compressor.close()

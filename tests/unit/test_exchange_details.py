@@ -208,7 +208,7 @@ def test_after_the_ranks_of_a_run_have_changed_auto_chooses_anew(make):
         ("gtopk", {"selector": {"id": "fixed_threshold", "threshold": 1.0}}, "has none"),
         ("oktopk", {"selector": {"id": "adacomp"}}, "has none"),
         ("shared_index", {"selector": {"id": "stc", "density": 0.1}}, "sends other values"),
-        ("hierarchical", {"memory": "momentum_correction"}, "before they are added to the resid"),
+        ("hierarchical", {"memory": "momentum_correction"}, "error_feedback', without optimizer="),
         ("hierarchical", {"rollback": False}, "leave out rollback=False"),
         ("oktopk", {"memory": {"id": "error_feedback", "residual": "bfloat16"}}, "rounded"),
     ],

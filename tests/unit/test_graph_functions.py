@@ -108,6 +108,15 @@ def test_a_closed_compressor_frees_states_and_variables_though_horovod_keeps_it(
     assert [each() is None for each in held] == [True, True, True, True, False]
 
 
+@pytest.mark.parametrize("make", [Compression.topk, Compression.auto])
+def test_a_compressor_does_not_keep_the_graph_that_was_traced_last(rank_0, make):
+    _, compressor, trace = program(make)
+    graph = weakref.ref(tf.function(trace).get_concrete_function().graph)
+    gc.collect()
+    assert graph() is None
+    compressor.close()
+
+
 def test_a_closed_compressor_refuses_other_steps_and_graphs(rank_0):
     _, compressor, trace = program()
     trace()

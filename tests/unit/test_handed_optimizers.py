@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import math
 import pickle
 import weakref
 from collections import defaultdict
@@ -174,11 +175,21 @@ def test_a_plain_optimizer_goes_on_from_the_state(name, more):
     assert_same(plain, Program(name).train(range(12)))
 
 
-def test_after_an_error_that_ranks_raise_the_optimizer_may_step():
-    ours = Program("sgd", WAYS["sgd"], on_nonfinite="raise").train(range(3))
+@pytest.mark.parametrize(
+    ("name", "factor", "on_nonfinite", "words"),
+    [
+        ("sgd", math.inf, "raise", "NaN or Inf"),
+        # Adam's second moment overflows, but no gradient does.
+        ("adamw", 1e22, "propagate", "leaves the range of float32"),
+    ],
+)
+def test_after_an_error_that_ranks_raise_the_optimizer_may_step(name, factor, on_nonfinite, words):
+    ours = Program(name, EVERYTHING, on_nonfinite=on_nonfinite).train(range(3))
     ours.optimizer.zero_grad()
-    with pytest.raises(SparseError, match="NaN or Inf"):
-        ours.model(torch.full((4, 8), torch.inf)).square().mean().backward()
+    ours.factors[3] = factor
+    with pytest.raises(SparseError, match=words):
+        ours.backward(3)
+    ours.factors.clear()
     assert not any(parameter.grad.any() for parameter in ours.model.parameters())
     ours.optimizer.step()
     ours.train(range(3, 6))
@@ -278,6 +289,51 @@ def test_a_result_may_be_thrown_away_when_the_state_was_asked_for_before(name):
         for key, value in state.items():
             assert torch.equal(torch.as_tensor(during["state"][index][key]), torch.as_tensor(value))
     assert_same_bits(ours.train(range(4, 8)), whole)
+
+
+@every_optimizer
+def test_a_state_that_is_saved_before_the_optimizers_step_is_that_of_the_weights(name):
+    handed = {**EVERYTHING, "density": 0.1}
+    ours, saved = Program(name, handed).train(range(4)), []
+
+    def save():
+        saved[:] = copy.deepcopy([ours.model.state_dict(), ours.handle.state_dict(), ours.saved()])
+
+    ours.train([4], between=save).train(range(5, 8))
+    begun = SimpleNamespace(
+        model=SimpleNamespace(state_dict=lambda: saved[0]), saved=lambda: saved[2]
+    )
+    again = Program(name, handed, begun)
+    again.handle.load_state_dict(saved[1])
+    assert_same_bits(ours, Program(name, handed).train(range(8)))
+    assert_same_bits(ours, again.train(range(4, 8)))
+
+
+def test_a_state_that_is_saved_in_a_hook_behind_the_optimizers_step_has_this_step():
+    ours, steps = Program("adamw", {**EVERYTHING, "density": 0.1}), []
+
+    def save(*_):
+        tensors = ours.handle.state_dict()["tensors"].values()
+        steps.append({each["steps"] for each in tensors})
+
+    ours.optimizer.register_step_post_hook(save)
+    ours.train(range(3))
+    assert steps == [{1}, {2}, {3}]
+
+
+def test_without_rollback_a_state_is_refused_before_the_optimizers_step():
+    ours = Program("adamw", EVERYTHING, rollback=False)
+
+    def save():
+        with pytest.raises(InvalidOption, match=r"'0\.weight', and with rollback=False .* after o"):
+            ours.handle.state_dict()
+
+    ours.train(range(2), between=save)
+    assert {each["steps"] for each in ours.handle.state_dict()["tensors"].values()} == {2}
+    ours.optimizer.zero_grad()
+    ours.backward(2)
+    ours.optimizer.zero_grad()
+    ours.handle.state_dict()  # no optimizer can apply the result any more
 
 
 @every_optimizer

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import worlds
 from hypothesis import given, settings
@@ -27,6 +28,8 @@ from hvd_sparse.plan.measuring import (
 from hvd_sparse.plan.policy import StepClock
 from hvd_sparse.step.buckets import grouped, one_per_tensor
 from hvd_sparse.step.group_selection import name_of
+from hvd_sparse.step.session import Session
+from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import TensorSpec
@@ -163,6 +166,21 @@ def test_a_worker_that_joins_a_run_of_tensorflow_counts_steps_as_the_others_do(w
     )  # fmt: skip
     assert not frontend.TensorflowCompressor.replan(owner)
     assert policy._steps == (world_size > 0)
+
+
+def test_the_bytes_of_a_step_are_those_of_the_frames_that_its_buckets_made():
+    def script(collective):
+        session, runs = Session(CONFIGURATION, SPECS, collective), []
+        session.step.transactions.on_begin = runs.append
+        planning = PlannedGroups(session.step, "test")
+        rng = np.random.default_rng(collective.rank)
+        session.reduce({spec.key: rng.normal(size=spec.shape).astype("float32") for spec in SPECS})
+        planning._note_bytes(runs[-1])
+        counted = session.step.stats.tensors
+        return planning.measurements._step["nbytes"], {k: c[BYTES] for k, c in counted.items()}
+
+    for found, frames in worlds.run(2, script):
+        assert found == frames and len(found) == len(COMPRESSED)
 
 
 def test_where_steps_fail_ranks_measure_on():

@@ -1,5 +1,6 @@
 """Compiled kernels: a bucket's rows get the bits of each tensor's turn, on any processor."""
 
+from collections import Counter
 from functools import partial
 from unittest import mock
 
@@ -63,11 +64,11 @@ CONFIGURATIONS = {
 }
 
 
-def train(collective, configuration, dtype, *, kernels, waits, scale):
+def train(collective, configuration, dtype, *, kernels, scale):
     specs = worlds.tensors(*SHAPES, dtype=dtype)
     buckets = [tuple(range(len(specs)))]
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
-    compress, rng = session.driver.compress, np.random.default_rng(collective.rank)
+    rng = np.random.default_rng(collective.rank)
     memory = configuration.memory
     if memory.finishes and memory.id != "muon_correction":  # as a handed-over optimizer has it
         names = {"momentum", "nesterov", "weight_decay", "beta1", "beta2", "epsilon"}
@@ -75,7 +76,6 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
         told["rate"] = 0.1
         parameters = [np.full(spec.numel, i + 0.5, dtype) for i, spec in enumerate(specs)]
         session.step.settings_of = lambda position: {**told, "parameter": parameters[position]}
-    session.driver.compress = lambda *given, **more: compress(*given, **{**more, "stays": waits})
     brought = []
     for step in range(STEPS):
         spread = 30.0 if step == SPOILT - 3 else 1.0  # far more entries reach the aim than before
@@ -97,9 +97,16 @@ def train(collective, configuration, dtype, *, kernels, waits, scale):
     return brought, memos, counted
 
 
-def trained(configuration, make=CompiledKernels, dtype="float32", *, waits=True, scale=1.0):
-    how = {"waits": waits, "scale": scale}
-    return worlds.run(2, lambda c: train(c, configuration, dtype, kernels=make(), **how))
+def trained(configuration, make=CompiledKernels, dtype="float32", *, scale=1.0):
+    return worlds.run(2, lambda c: train(c, configuration, dtype, kernels=make(), scale=scale))
+
+
+class NoRows(CompiledKernels):
+    """The same kernels, but every tensor goes through the pipeline."""
+
+    def __init__(self):
+        super().__init__()
+        self.most_in_row = 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -109,7 +116,55 @@ def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
     if options.get("memory") == HALF:
         dtype = "float32"  # which such a residual asks for
     run = partial(trained, worlds.configure(**options), dtype=dtype, scale=scale)
-    assert run(waits=True) == run(waits=False)
+    assert run(CompiledKernels) == run(NoRows)
+
+
+def heard_and_called(is_heard):
+    """Return the spans of some steps, if they are listened to, and how often the calls for a whole
+    bucket were made."""
+    specs = worlds.tensors(*SHAPES)
+    buckets = [tuple(range(len(specs)))]
+
+    def reduce(collective):
+        session = Session(
+            worlds.configure(TOPK), specs, collective, buckets=buckets, kernels=CompiledKernels()
+        )
+        rng, heard = np.random.default_rng(collective.rank), []
+        if is_heard:
+            session.step.spans.add(heard.append)
+        for _ in range(STEPS):
+            given = {spec.key: rng.normal(size=spec.shape).astype("float32") for spec in specs}
+            session.reduce(given)
+        return heard
+
+    calls = Counter()
+
+    def counted(name):
+        original = getattr(CompiledKernels, name)
+
+        def call(*given):
+            calls[name] += 1
+            return original(*given)
+
+        return call
+
+    counting = {name: counted(name) for name in ("send_rows", "sum_rows")}
+    with mock.patch.multiple(CompiledKernels, **counting):
+        return worlds.run(2, reduce), calls
+
+
+def test_who_listens_to_spans_changes_no_call_and_hears_of_every_tensor():
+    heard, calls = heard_and_called(is_heard=True)
+    assert calls == heard_and_called(is_heard=False)[1] and min(calls.values()) >= STEPS
+    keys = {f"t{i}" for i in range(len(SHAPES))}
+    for spans in heard:
+        for kind in ("select", "decode"):
+            told = [span for span in spans if span.kind == kind]
+            assert set().union(*(span.seconds() for span in told)) == keys
+            longest = max(told, key=lambda span: len(span.keys))
+            whole_s = longest.end_s - longest.start_s
+            assert len(longest.keys) > 1
+            assert sum(longest.seconds().values()) == pytest.approx(whole_s)
 
 
 def test_tensors_on_the_host_are_rows_also_beside_tensors_on_a_device():

@@ -92,7 +92,7 @@ def test_a_bucket_whose_gradients_are_on_the_host_already_starts_at_once():
         devices.zeros_of.return_value = None
         devices.together = lambda walks: [walk() for walk in walks]
         sent = [
-            session.driver.compress(position, given[f"t{position}"].reshape(-1), stays=True)
+            session.driver.compress(position, given[f"t{position}"].reshape(-1))
             for position in (1, 2)
         ]
         assert session.driver._under_way and not session.driver._coming
@@ -283,15 +283,13 @@ def test_tensors_of_joined_buckets_are_selected_from_together_and_leave_no_cycle
 
     def reduce():
         given = [np.ones(spec.numel, np.float32) for spec in SPECS]
-        made = [step.compress(i, x, is_joined=True, stays=True) for i, x in enumerate(given)]
+        made = [step.compress(i, x, is_joined=True) for i, x in enumerate(given)]
         bucket = joined([ticket for _, ticket in made])
         assert bucket.begun == [ticket for _, ticket in made]
-        conversation = step.converse(bucket, made[0][1].run)
-        request = next(conversation)
-        try:  # pytest.raises would keep the frame, and with it the tickets
-            conversation.send(request.array)
-        except StopIteration as done:
-            step.receive(bucket, done.value)
+        step.converse(bucket, made[0][1].run)
+        request = bucket.advance(None)
+        assert bucket.advance(request.array) is None
+        step.receive(bucket)
         for wire, ticket in made:
             step.result(ticket, wire, np.empty(0, np.float32))
         return [weakref.ref(ticket) for _, ticket in made]
@@ -317,12 +315,12 @@ def test_an_exchange_that_raises_is_not_waited_for_again():
         around = Around(session.collective, lambda kind, given, call: Once(call()))
         session.driver.collective = around
 
-        def failing(exchange):  # of the first bucket
-            del session.step._counted
+        def failing(exchange, index):  # of the first bucket
+            del session.step._carry
             yield next(exchange)
             raise MemoryError("out of memory")
 
-        session.step._counted = failing
+        session.step._carry = failing
         return lambda: None
 
     check_leaves_no_trace(break_it, MemoryError)
@@ -334,8 +332,8 @@ def test_an_error_that_an_old_step_left_behind_does_not_end_the_next_step():
 
     def fail(session):
         waiting = start_exchange(session, (0, 1, 2), gradients(session.collective, 0))
-        for conversation in session.driver._under_way.values():
-            conversation.pending.wait = broken
+        for pending in session.driver._under_way.values():
+            pending.wait = broken
         with pytest.raises(MemoryError):
             session.driver.decompress(*waiting[0])
 
@@ -372,8 +370,8 @@ def test_after_a_lost_rank_one_exchange_of_an_old_step_is_waited_for():
         start_exchange(session, (0, 1, 2), gradients(collective, 0))
         session.step.transactions.settle_all()
         assert len(session.driver._under_way) == 2
-        for conversation in session.driver._under_way.values():
-            conversation.pending.wait = never
+        for pending in session.driver._under_way.values():
+            pending.wait = never
         session.driver.compress(1, gradients(collective, 1)["t1"].reshape(-1))
         return len(waits)
 
@@ -421,7 +419,7 @@ def test_a_step_that_failed_while_gradients_waited_is_not_gone_on_with():
         def fail_before(bucket, run, *place):
             if session.collective.rank == 1 and run.failure is None:
                 session.step.transactions.fail(run, MemoryError("elsewhere"))
-            return Step.converse(session.step, bucket, run, *place)
+            Step.converse(session.step, bucket, run, *place)
 
         return replaced(session.step, "converse", fail_before)
 
@@ -434,13 +432,14 @@ def test_a_payload_that_was_altered_is_told_in_its_own_tensors_turn():
     def break_it(session):
         receive, result = session.step.receive, session.step.result
 
-        def alter(bucket, arrivals):
+        def alter(bucket):
+            arrivals = bucket.arrivals
             if 2 in arrivals:
                 (place, frame), *others = arrivals[2].parts
                 altered = frame.copy()
                 altered[-1] ^= 1
                 arrivals[2] = arrivals[2]._replace(parts=((place, altered), *others))
-            receive(bucket, arrivals)
+            receive(bucket)
 
         def note(ticket, *given):
             found = result(ticket, *given)

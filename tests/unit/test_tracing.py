@@ -121,12 +121,17 @@ def test_of_a_timeline_that_was_cut_off_the_whole_events_are_read(tmp_path):
         text += f",\n{event}"
 
 
-def test_a_broken_event_loses_only_its_own_line(tmp_path, capsys):
+def test_a_broken_event_loses_no_other_event(tmp_path, capsys):
     whole, *others = HOROVOD.splitlines()
     (tmp_path / "a.json").write_text("\n".join([whole, *others[:2], others[2][:40], *others[3:]]))
     kept = json.loads((whole + "".join(others[:2] + others[3:])).rstrip(",") + "]")
     assert read_trace(tmp_path / "a.json") == kept and len(kept) == 5
     assert "left out: 1" in capsys.readouterr().err
+    events = json.loads(HOROVOD.rstrip(",") + "]")
+    for number, time in ((3, '"ts": 100'), (4, '"ts": 101')):  # these two are in one line
+        (tmp_path / "a.json").write_text(HOROVOD.replace(time, '"ts": 1 0'))
+        assert read_trace(tmp_path / "a.json") == events[:number] + events[number + 1 :]
+        assert "left out: 1" in capsys.readouterr().err
     (tmp_path / "a.json").write_text(HOROVOD[:-9] + "\n]\n")
     assert len(read_trace(tmp_path / "a.json")) == 5 and not capsys.readouterr().err
 

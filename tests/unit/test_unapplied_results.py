@@ -84,6 +84,10 @@ def second(trainee):
     trainee.take_step()
 
 
+def forget_through_data(trainee):
+    trainee.weight.grad.data.zero_()  # does not change the version
+
+
 def replace(trainee):
     trainee.weight.grad = torch.zeros(NUMEL)
 
@@ -179,6 +183,7 @@ def test_of_two_optimizers_with_one_compressor_the_failure_of_one_does_not_undo_
 THROWN_AWAY = {
     "set to none": [Trainee.forget],
     "zeroed in place": [Trainee.forget_in_place],
+    "zeroed through .data": [forget_through_data],
     "replaced": [replace],
     "set to none, then saved": [Trainee.forget, ask_for_the_state],
 }

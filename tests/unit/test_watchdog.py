@@ -120,7 +120,7 @@ LIMIT_S = 10.0
         ([["a"]], 1, "rank 1 has not submitted them"),
         ([["a"], None], 2, "rank 2 does not answer"),
         ([None], 2, "rank 1 does not answer"),
-        ([[], []], 2, "all ranks answer and have submitted them"),
+        ([[], []], 2, "or an elastic run waits for a new worker"),
         ([], 1, "the other ranks are unknown"),
     ],
     ids=["late", "late and silent", "silent", "nobody", "unknown"],

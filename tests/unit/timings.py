@@ -1,12 +1,12 @@
 """Times that ranks could have measured in their first steps, and runs of a policy with them."""
 
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import worlds
 
 from hvd_sparse.plan.costs import REPETITIONS
 from hvd_sparse.plan.measuring import STEPS
+from hvd_sparse.step.records import StepRun
 
 
 def told(specs, seen, gap_s=0.01, *, late_s=0.0, entry_bytes=2.0):
@@ -35,7 +35,7 @@ def measure(policy, keys, rank):
 
 
 def begin_step(policy, collective, *, was_good):
-    policy._run = SimpleNamespace(failure=None, is_finite=True) if was_good else None
+    policy._run = StepRun() if was_good else None
     configuration = policy._step.configuration
     owner = Mock(collective=collective, messenger=collective, configuration=configuration)
     policy._begin_step(owner)

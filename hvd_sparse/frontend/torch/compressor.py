@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -274,9 +274,21 @@ class ParameterCompressor(Compressor):
 
     def state_dict(self) -> Report:
         """Return the state as in ``Compressor.state_dict``, with torch tensors instead of arrays,
-        so that ``torch.save`` and ``torch.load(..., weights_only=True)`` accept it."""
-        self.results.settle_all()
+        so that ``torch.save`` and ``torch.load(..., weights_only=True)`` accept it. With
+        ``rollback=False``, raise InvalidOption if the optimizer has still to apply a result."""
         return with_arrays(super().state_dict(), torch.from_numpy)
+
+    def _due(self) -> Collection[int]:
+        self.results.settle_all(but_due=True)
+        due = self.results.waiting.keys()
+        if due and not self.configuration.rollback:
+            raise InvalidOption(
+                f"the state is asked for before optimizer.step() applies the result of tensor "
+                f"{self.step.specs[min(due)].key!r}, and with rollback=False the residual without "
+                "this step is no longer known: call state_dict(), save() and commit() after "
+                "optimizer.step(), or leave out rollback=False"
+            )
+        return due
 
     def load_state_dict(self, state: State, strict: bool = True) -> IncompatibleKeys:
         found = super().load_state_dict(state, strict)

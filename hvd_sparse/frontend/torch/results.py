@@ -68,8 +68,8 @@ def remove(hooks: list[Value]) -> None:
 
 @dataclass(eq=False)
 class Result:
-    """A parameter's result, and the versions (torch's counts of changes in place) that ``.grad``
-    and the parameter had when the result was returned.
+    """A parameter's result, and the version (torch's count of changes in place) that the parameter
+    had when the result was returned.
 
     run : the step of the result
     gradient : the tensor ``.grad``; None if DDP has not created it yet, or may still replace it by
@@ -83,7 +83,6 @@ class Result:
 
     run: StepRun
     gradient: weakref.ref[torch.Tensor] | None
-    gradient_version: int
     parameter_version: int
     bits: int | None
     in_step: bool
@@ -98,8 +97,6 @@ class Results:
 
     way = ""
     _clipping_remedy = ""
-    changes = 1
-    """How often Horovod or DDP itself changes a gradient after its result was returned."""
     are_moved = False
     """Whether DDP may still move the gradients, with the results in them, to other tensors."""
 
@@ -206,13 +203,33 @@ class Results:
             return now is not None
         return now is applied[0]() and now._version == applied[1] and _has_entries(now)
 
-    def settle_all(self) -> None:
-        for position, handed in list(self.waiting.items()):
-            run, rolls_back = handed.run, self._step.configuration.rollback
+    def settle_all(self, *, but_due: bool = False) -> None:
+        """Settle the results of all tensors; with ``but_due``, all except those that an optimizer
+        may still apply."""
+        rolls_back = self._step.configuration.rollback
+        due = {i for i, handed in self.waiting.items() if but_due and self._is_due(i, handed)}
+        for position in [i for i in self.waiting if i not in due]:
+            run = self.waiting[position].run
             # After an interrupt between two results, undo the step of both: neither is applied.
             if rolls_back and not run.entered <= run.completed and not self._has_changed(run):
                 self._step.transactions.give_up(position)
             self.settle(position)
+
+    def _is_due(self, position: int, handed: Result) -> bool:
+        """Return whether an optimizer may still apply a result. Without ``optimizer=``, this is
+        known once an optimizer has made a step with the parameter."""
+        run = handed.run
+        if not (run.keeps(position) and run.entered <= run.completed):
+            return False
+        # Hooks behind the optimizer's step see the new weights.
+        if self._in_step or not self._expects_step(position, handed):
+            return False
+        # If the result is gone, the step can be left out too, because it will be undone.
+        return self._step.configuration.rollback or not self._has_gone(position, handed)
+
+    def _expects_step(self, position: int, handed: Result) -> bool:
+        # In one step, LBFGS computes many gradients, and changes the parameters after each.
+        return (self._is_handed_over or position in self._stepped) and not handed.in_step
 
     def hand_out(
         self, position: int, run: StepRun | None, result: torch.Tensor, scale: float = 1.0
@@ -233,7 +250,6 @@ class Results:
         self.waiting[position] = Result(
             run,
             None if gradient is None else weakref.ref(gradient),
-            0 if gradient is None else gradient._version,
             parameter._version,
             bits,
             self._in_step,
@@ -421,14 +437,10 @@ class Results:
 
     def _has_gone(self, position: int, handed: Result) -> bool:
         now = self._parameters[position].grad
-        if now is None:
+        if now is None or (handed.gradient is not None and now is not handed.gradient()):
             return True
-        if handed.gradient is not None:
-            if now is not handed.gradient():
-                return True
-            # Without a change by the program, the result is there.
-            if now._version - handed.gradient_version <= self.changes:
-                return False
+        # Not by the version, which ``.data.zero_()`` does not change. Entries are read only if no
+        # optimizer has applied the result.
         return not _has_entries(now)
 
     def _is_thrown_away(self, position: int, handed: Result) -> bool:
@@ -438,9 +450,7 @@ class Results:
             handed.is_gone = self._has_gone(position, handed)
         if not handed.is_gone:
             return False
-        # In one step, LBFGS computes many gradients, and changes the parameters after each.
-        is_step_due = self._is_handed_over or position in self._stepped
-        return (is_step_due and not handed.in_step) or not self._has_changed(handed.run)
+        return self._expects_step(position, handed) or not self._has_changed(handed.run)
 
     def _has_changed(self, run: StepRun) -> bool:
         """Return whether any parameter has changed since its result of this step was returned.

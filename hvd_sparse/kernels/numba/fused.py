@@ -248,8 +248,9 @@ def add_and_take(  # type: ignore[no-untyped-def]
     than ``capacity``. Return the number of taken entries, or -1 if they exceed ``capacity``. The
     number of entries that are not finite is added to ``nonfinite``, intp [1]."""
     past_caches = _go_past_caches(residual, out, start) and _moves_past_caches(direction, start)
-    limit, count, is_full = cut_of(out, threshold), 0, False
     _, _, infinity = bits_of(gradient)
+    # A cut of NaN would also let infinite sums stay in ``out``.
+    limit, count, is_full = min(cut_of(out, threshold), np.intp(infinity)), 0, False
     is_crowded = capacity * CROWDED > stop - start
     # Work in segments, so that a full list is noticed before entries are written beyond its end.
     for first in range(start, stop, SEGMENT):

@@ -357,8 +357,8 @@ def _bits_by_type(x):  # type: ignore[no-untyped-def]
 @njit
 def cut_of(x, threshold):  # type: ignore[no-untyped-def]
     """Return the bit pattern of a threshold that is rounded to the dtype of x, but at least 1, the
-    pattern of the smallest number above 0."""
-    rounded = np.full(1, max(0.0, threshold), x.dtype)
+    pattern of the smallest number above 0. NaN has a pattern above that of infinity."""
+    rounded = np.full(1, 0.0 if threshold <= 0 else abs(threshold), x.dtype)  # NaN without a sign
     return np.intp(max(bits_of(rounded)[0][0], 1))
 
 

@@ -111,7 +111,7 @@ def rounded(x: torch.Tensor, threshold: float) -> float:
 
 def reaching(x: torch.Tensor, magnitudes: torch.Tensor, threshold: float) -> torch.Tensor:
     cut = rounded(x, threshold)
-    return magnitudes >= cut if cut > 0 else magnitudes > 0
+    return magnitudes > 0 if cut <= 0 else magnitudes >= cut
 
 
 def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
