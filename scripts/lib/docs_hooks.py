@@ -29,11 +29,17 @@ KINDS = ("selector", "memory", "codec", "exchange", "schedule")
 
 
 class Probe(Methods):
-    """The methods, returning configurations instead of compressors."""
+    """The methods, returning objects with a configuration instead of compressors."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+
+    def log_footprint(self) -> None:
+        pass
 
     @classmethod
-    def _create(cls, params: object, configuration: Configuration, *_: object) -> Configuration:
-        return configuration
+    def _create(cls, params: object, configuration: Configuration, *_: object) -> Methods:
+        return cls(configuration)
 
 
 def on_config(config):
@@ -124,7 +130,7 @@ def _configuration(name: str) -> Configuration:
     needed = {"density": 0.001, "threshold": 0.01}
     parameters = inspect.signature(method).parameters
     options = {key: value for key, value in needed.items() if key in parameters}
-    made: Configuration = method([], **options)
+    made: Configuration = method([], **options).configuration
     return made
 
 
