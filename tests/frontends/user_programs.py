@@ -1,6 +1,7 @@
 """Worker: local steps, programs like those of Horovod's examples, and the documentation's blocks
 with two steps each. Argument: the framework."""
 
+import tempfile
 import warnings
 from functools import partial
 
@@ -35,6 +36,7 @@ def prelude_of_torch():
         "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
         "loss_function": nn.functional.mse_loss,
         "loader": [(data, data)] * 3,
+        "folder": hvd.broadcast_object(tempfile.mkdtemp(), name="folder"),
         "inputs": data,
         "targets": data,
     }
