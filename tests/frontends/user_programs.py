@@ -6,6 +6,7 @@ import warnings
 from functools import partial
 
 import _local_steps
+from _common import caught
 from _framework import NAME, fw
 from blocks import blocks_for
 
@@ -56,6 +57,35 @@ def train_torch(names, own):
         names["loss_function"](model(names["inputs"]), names["targets"]).backward()
         optimizer.step()
     return model.parameters()
+
+
+class Stops(list):
+    """Batches that end the program, after some of them, in the epoch number ``self.left``."""
+
+    left = 2
+
+    def __iter__(self):
+        self.left -= 1
+        yield self[0]
+        if not self.left:
+            raise EOFError
+        yield from self[1:]
+
+
+def the_guides_program_resumes(name):
+    (block,) = (each for each in blocks_for("torch") if "os.replace" in each.text)
+
+    def run(names):
+        torch.manual_seed(1)
+        try:
+            exec(compile(block.text, block.name, "exec"), names)
+        finally:
+            names["compression"].close()
+        return fw.digest_of(names["model"].parameters())
+
+    first, whole = ({**COMMON, **prelude_of_torch(), "epochs": 3} for _ in range(2))
+    assert "EOFError" in caught(run, {**first, "loader": Stops(first["loader"])})
+    assert run(first) == run(whole)
 
 
 def prelude_of_tensorflow():
@@ -110,6 +140,8 @@ def train(block, names, _):
 if __name__ == "__main__":
     fw.begin(0)
     cases = _local_steps.cases
+    if NAME == "torch":
+        cases["the_guides_program_resumes"] = the_guides_program_resumes
     if NAME == "tensorflow":
         cases |= _tensorflow_programs.cases
     shared = {}
