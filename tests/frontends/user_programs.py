@@ -1,10 +1,12 @@
 """Worker: local steps, programs like those of Horovod's examples, and the documentation's blocks
 with two steps each. Argument: the framework."""
 
+import tempfile
 import warnings
 from functools import partial
 
 import _local_steps
+from _common import caught
 from _framework import NAME, fw
 from blocks import blocks_for
 
@@ -35,6 +37,7 @@ def prelude_of_torch():
         "scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4),
         "loss_function": nn.functional.mse_loss,
         "loader": [(data, data)] * 3,
+        "folder": hvd.broadcast_object(tempfile.mkdtemp(), name="folder"),
         "inputs": data,
         "targets": data,
     }
@@ -54,6 +57,35 @@ def train_torch(names, own):
         names["loss_function"](model(names["inputs"]), names["targets"]).backward()
         optimizer.step()
     return model.parameters()
+
+
+class Stops(list):
+    """Batches that end the program, after some of them, in the epoch number ``self.left``."""
+
+    left = 2
+
+    def __iter__(self):
+        self.left -= 1
+        yield self[0]
+        if not self.left:
+            raise EOFError
+        yield from self[1:]
+
+
+def the_guides_program_resumes(name):
+    (block,) = (each for each in blocks_for("torch") if "os.replace" in each.text)
+
+    def run(names):
+        torch.manual_seed(1)
+        try:
+            exec(compile(block.text, block.name, "exec"), names)
+        finally:
+            names["compression"].close()
+        return fw.digest_of(names["model"].parameters())
+
+    first, whole = ({**COMMON, **prelude_of_torch(), "epochs": 3} for _ in range(2))
+    assert "EOFError" in caught(run, {**first, "loader": Stops(first["loader"])})
+    assert run(first) == run(whole)
 
 
 def prelude_of_tensorflow():
@@ -108,6 +140,8 @@ def train(block, names, _):
 if __name__ == "__main__":
     fw.begin(0)
     cases = _local_steps.cases
+    if NAME == "torch":
+        cases["the_guides_program_resumes"] = the_guides_program_resumes
     if NAME == "tensorflow":
         cases |= _tensorflow_programs.cases
     shared = {}
