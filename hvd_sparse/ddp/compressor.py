@@ -204,8 +204,9 @@ class DdpCompressor(ParameterCompressor):
                 f"tensor {spoiled[0]!r}{others}: its .grad was not empty when the backward pass "
                 "began. It held the result of an earlier pass, which memory "
                 f"{self.configuration.memory.id!r} would treat as a gradient: run all passes of a "
-                "step but the last inside model.no_sync(), with their forward passes, and call "
-                "optimizer.zero_grad() before the next step"
+                "step but the last inside model.no_sync(), with their forward passes, call "
+                "optimizer.zero_grad() before the next step, and use requires_grad_(False) for "
+                "parameters that a pass does not train"
             )
             self._driver.abandon(sent[0].tickets[0].run, error)
 

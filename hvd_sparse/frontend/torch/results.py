@@ -396,9 +396,10 @@ class Results:
             if math.isfinite(product) and not is_multiple:
                 self._is_hidden = True
                 self._tell_once(
-                    "the optimizer applies a combination of several results, as PCGrad does: "
-                    "from now on no gradient counts as thrown away, and no step is taken back "
-                    "for this reason"
+                    "the optimizer applies a combination of several results, as PCGrad does, or "
+                    "results whose entries were changed, for example clipped one by one: from "
+                    "now on no gradient counts as thrown away, and no step is taken back for "
+                    "this reason"
                 )
         elif position == self._compared:
             self._steps_compared += 1
