@@ -1,6 +1,5 @@
 """Compiled kernels: a bucket's rows get the bits of each tensor's turn, on any processor."""
 
-from collections import Counter
 from functools import partial
 from unittest import mock
 
@@ -64,12 +63,14 @@ CONFIGURATIONS = {
 }
 
 
-def train(collective, configuration, dtype, *, kernels, scale):
+def train(collective, configuration, dtype, *, kernels, scale, listener):
     specs = worlds.tensors(*SHAPES, dtype=dtype)
     buckets = [tuple(range(len(specs)))]
     session = Session(configuration, specs, collective, buckets=buckets, kernels=kernels)
     rng = np.random.default_rng(collective.rank)
     memory = configuration.memory
+    if listener is not None:
+        session.step.spans.add(listener)
     if memory.finishes and memory.id != "muon_correction":  # as a handed-over optimizer has it
         names = {"momentum", "nesterov", "weight_decay", "beta1", "beta2", "epsilon"}
         told = {name: getattr(memory, name) for name in names if hasattr(memory, name)}
@@ -97,8 +98,9 @@ def train(collective, configuration, dtype, *, kernels, scale):
     return brought, memos, counted
 
 
-def trained(configuration, make=CompiledKernels, dtype="float32", *, scale=1.0):
-    return worlds.run(2, lambda c: train(c, configuration, dtype, kernels=make(), scale=scale))
+def trained(configuration, make=CompiledKernels, dtype="float32", *, scale=1.0, listener=None):
+    options = {"scale": scale, "listener": listener}
+    return worlds.run(2, lambda c: train(c, configuration, dtype, kernels=make(), **options))
 
 
 class NoRows(CompiledKernels):
@@ -119,52 +121,23 @@ def test_rows_get_the_bits_of_the_walk(options, scale, dtype):
     assert run(CompiledKernels) == run(NoRows)
 
 
-def heard_and_called(is_heard):
-    """Return the spans of some steps, if they are listened to, and how often the calls for a whole
-    bucket were made."""
-    specs = worlds.tensors(*SHAPES)
-    buckets = [tuple(range(len(specs)))]
-
-    def reduce(collective):
-        session = Session(
-            worlds.configure(TOPK), specs, collective, buckets=buckets, kernels=CompiledKernels()
-        )
-        rng, heard = np.random.default_rng(collective.rank), []
-        if is_heard:
-            session.step.spans.add(heard.append)
-        for _ in range(STEPS):
-            given = {spec.key: rng.normal(size=spec.shape).astype("float32") for spec in specs}
-            session.reduce(given)
-        return heard
-
-    calls = Counter()
-
-    def counted(name):
-        original = getattr(CompiledKernels, name)
-
-        def call(*given):
-            calls[name] += 1
-            return original(*given)
-
-        return call
-
-    counting = {name: counted(name) for name in ("send_rows", "sum_rows")}
-    with mock.patch.multiple(CompiledKernels, **counting):
-        return worlds.run(2, reduce), calls
-
-
 def test_who_listens_to_spans_changes_no_call_and_hears_of_every_tensor():
-    heard, calls = heard_and_called(is_heard=True)
-    assert calls == heard_and_called(is_heard=False)[1] and min(calls.values()) >= STEPS
-    keys = {f"t{i}" for i in range(len(SHAPES))}
-    for spans in heard:
-        for kind in ("select", "decode"):
-            told = [span for span in spans if span.kind == kind]
-            assert set().union(*(span.seconds() for span in told)) == keys
-            longest = max(told, key=lambda span: len(span.keys))
-            whole_s = longest.end_s - longest.start_s
-            assert len(longest.keys) > 1
-            assert sum(longest.seconds().values()) == pytest.approx(whole_s)
+    heard, calls = [], []
+    for listener in (None, heard.append):
+        made = [getattr(CompiledKernels, name) for name in ("send_rows", "sum_rows")]
+        patches = [mock.patch.object(CompiledKernels, f.__name__, autospec=True) for f in made]
+        with patches[0] as sends, patches[1] as sums:
+            sends.side_effect, sums.side_effect = made
+            trained(worlds.configure(TOPK), listener=listener)
+        calls.append((sends.call_count, sums.call_count))
+    assert calls[0] == calls[1] and min(calls[0]) >= STEPS
+    for kind in ("select", "decode"):
+        told = [span for span in heard if span.kind == kind]
+        assert set().union(*(span.keys for span in told)) == {f"t{i}" for i in range(len(SHAPES))}
+        longest = max(told, key=lambda span: len(span.keys))
+        assert len(longest.keys) > 1
+        whole_s = longest.end_s - longest.start_s
+        assert sum(longest.seconds().values()) == pytest.approx(whole_s)
 
 
 def test_tensors_on_the_host_are_rows_also_beside_tensors_on_a_device():
