@@ -7,6 +7,7 @@ import worlds
 from conformance.pass_checks import CountingKernels
 from distributions import ALL, draw, squares
 
+from hvd_sparse.checks import count_from_density
 from hvd_sparse.configuration import Configuration
 from hvd_sparse.kernels import reference
 from hvd_sparse.registry import MEMORIES, SELECTORS
@@ -174,6 +175,14 @@ def test_draws_depend_on_tensor_step_and_rank_alone_and_touch_no_global_generato
         assert sent_indices(case, 0, step=1) != first[0]
     else:
         assert len({str(indices) for indices in first}) == 4
+
+
+def test_dgc_accounting_of_resnet_50_gives_the_published_ratio():
+    """6 bytes an entry at 0.1 % of the weights; biases and norms dense."""
+    weights, others = 25_502_912, 54_120
+    sent = 6 * count_from_density(weights, 0.001) + 4 * others
+    assert sent / 2**20 == pytest.approx(0.352, abs=5e-4)
+    assert 4 * (weights + others) / sent == pytest.approx(276.7, abs=0.05)
 
 
 @pytest.mark.parametrize("id", ["topk", "random_k"])

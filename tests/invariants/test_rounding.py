@@ -1,4 +1,4 @@
-"""Invariants 2, 3 and 21: rounding is bounded, finite, and kept in the residual."""
+"""Invariants 2, 3 and 22: rounding is bounded, finite, and kept in the residual."""
 
 import cases
 import numpy as np
