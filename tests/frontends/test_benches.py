@@ -31,7 +31,8 @@ def test_a_step_is_measured_with_its_parts_on_any_number_of_ranks(tmp_path):
     for each in document["summaries"]:
         check_figures(each)
         assert set(each["parts"]) == PARTS
-        assert all(part["median"] > 0 for part in each["parts"].values())
+        # The compiled call for a bucket also encodes.
+        assert all(each["parts"][part]["median"] > 0 for part in PARTS - {"encode"})
         assert 0 < each["one_pass"] <= 1
     # Half of the small tensors are compressed.
     assert {(row["sparse_tensors"], row["dense_tensors"]) for row in document["rows"]} == {(64, 64)}
