@@ -244,8 +244,12 @@ class MeasuringPolicy(Policy):
         Called after the step, because a bucket's frames (encoded selections) are made together."""
         configuration, transactions = self._step.configuration, self._step.transactions
         for position in run.completed & self._step.compressed:
-            spec, state = self._step.specs[position], transactions.staged(position)
+            spec = self._step.specs[position]
             nbytes = expected_bytes(configuration, spec, LONG_RUN)
+            if not transactions.is_current(position, run):  # for example, a state was loaded
+                self.measurements.send(spec.key, nbytes)
+                continue
+            state = transactions.staged(position)
             sent = None if state.counted is None else state.counted[1]
             # None in dense steps, and if the exchange makes the frame.
             if sent is not None and sent.frame is not None:

@@ -41,6 +41,9 @@ REDUCING = "_allreduce_grad_async"
 """Horovod's method that compresses the gradient of its argument ``p``."""
 SAMPLES = 16
 """Approximate number of entries of each gradient that are compared."""
+HELD = object()
+"""Stands for the handle of a gradient that is not sent yet, so that Horovod raises its error if a
+program makes more backward passes than ``backward_passes_per_step``."""
 MOST_NAMES = 3
 
 
@@ -119,7 +122,7 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
     cls._hvd_sparse_is_complete = False
 
     def send_if_complete(self: Optimizer, parameter: torch.nn.Parameter) -> Value:
-        return send(self, parameter) if self._hvd_sparse_is_complete else (None, None)
+        return send(self, parameter) if self._hvd_sparse_is_complete else (HELD, None)
 
     def refuse(self: Optimizer, _: Value) -> None:
         raise InvalidOption(
@@ -131,6 +134,7 @@ def hold_back(cls: Value, clip: Callable[[Optimizer, list[torch.Tensor]], None])
         if self.process_set.included():
             held = (p for group in self.param_groups for p in group["params"])
             clip(self, [p.grad for p in held if p.requires_grad and p.grad is not None])
+        self._handles.update(dict.fromkeys(self._handles, (None, None)))  # Horovod sends these
         self._hvd_sparse_is_complete = True
         try:
             synchronize(self)

@@ -231,16 +231,20 @@ def refused(name):
     def of_horovod(model):
         return distributed(name, model, plain_sgd(model), hvd.Compression.none)
 
-    def stepped(calls=None, through=None, **how):
+    def stepped(calls=None, through=None, run=train, **how):
         model = network()
         optimizer = sgd(model)
         clips = {"clip_grad_norm": BOUND} if how else {}
         compressor = made(lambda _: optimizer, model, **clips)
         calling = optimizer if calls is None else calls(model)
         wrapped = distributed(name, model, calling, through or compressor, **how)
-        said = caught(train, model, wrapped, range(1))
+        said = caught(run, model, wrapped, range(1))
         compressor.close()
         return said
+
+    def twice(model, *_):
+        backward(model, 0)
+        backward(model, 1)
 
     mixed = caught(partial(compare, name, looks_up, **PLAIN["adamw"]))
     told = [
@@ -255,6 +259,8 @@ def refused(name):
         [stepped(groups=1), "groups is given to hvd.DistributedOptimizer"],
     ]
     check_refused(told)
+    said = stepped(run=twice, backward_passes_per_step=1)
+    assert "more than backward_passes_per_step times" in said  # Horovod's own error
 
 
 @cases

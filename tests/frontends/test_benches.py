@@ -59,7 +59,7 @@ def test_ways_that_take_turns_are_judged_by_the_quotients_of_their_work(tmp_path
     assert {row["model"] for row in document["beside"]} == set(models)
     for row in document["beside"]:
         assert all(work > 0 for way, work in row.items() if way != "model")
-    assert len(document["goals"]) == 5
+    assert len(document["goals"]) == 6
     assert all(f"| {what} | " in page for what, *_ in document["goals"])
 
 

@@ -33,6 +33,7 @@ from hvd_sparse.step.stats import BYTES
 from hvd_sparse.step.step import Step
 from hvd_sparse.tracing import Span
 from hvd_sparse.types import TensorSpec
+from hvd_sparse.wire.frame import HEADER_BYTES
 
 SPECS = worlds.tensors((40, 3), (7, 9), (300, 2), (5, 5), (64, 8), (9, 9), (6,))
 CONFIGURATION = worlds.configure(groups="planned", compress_1d=False)
@@ -176,11 +177,15 @@ def test_the_bytes_of_a_step_are_those_of_the_frames_that_its_buckets_made():
         rng = np.random.default_rng(collective.rank)
         session.reduce({spec.key: rng.normal(size=spec.shape).astype("float32") for spec in SPECS})
         planning._note_bytes(runs[-1])
-        counted = session.step.stats.tensors
-        return planning.measurements._step["nbytes"], {k: c[BYTES] for k, c in counted.items()}
+        found = dict(planning.measurements._step["nbytes"])
+        frames = {key: counts[BYTES] for key, counts in session.step.stats.tensors.items()}
+        session.step.transactions.reset()  # as a state does that is loaded
+        planning._note_bytes(runs[-1])
+        return found, frames, dict(planning.measurements._step["nbytes"])
 
-    for found, frames in worlds.run(2, script):
+    for found, frames, expected in worlds.run(2, script):
         assert found == frames and len(found) == len(COMPRESSED)
+        assert expected == {k: n - HEADER_BYTES for k, n in frames.items()}
 
 
 def test_where_steps_fail_ranks_measure_on():
