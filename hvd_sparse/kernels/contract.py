@@ -261,9 +261,12 @@ class Kernels(Packers):
         beta1, rest1, unbias1, beta2, rest2, unbias2, own, others, epsilon, scale, is_of_mean = (
             numbers
         )
+        first = mean * unbias1  # now, because ``out_mean`` may be the same array
         library.add(mean * beta1, gradient * rest1, out=out_mean)
         library.add(square * beta2, gradient * gradient * rest2, out=out_square)
-        first, second = out_mean * unbias1, out_square * unbias2
+        if is_of_mean:
+            first = out_mean * unbias1
+        second = out_square * unbias2
         average = second * own + library.minimum(first * first, second) * others
         top = first if is_of_mean else gradient
         # If the average overflowed to infinity, the quotient is 0, which would hide the overflow.

@@ -15,7 +15,7 @@ class AdamStep(NamedTuple):
     step : number of the tensor's step, from 1
     ranks : number of ranks over which gradients are averaged. The direction is computed from the
         second moment of the average gradient, which is estimated from this rank's moments. With 1
-        rank, it is this rank's second moment
+        rank, and in the first step, it is this rank's second moment
     scale : factor by which the direction is multiplied
     is_of_mean : True if the direction's numerator is the first moment, as in Adam; False if it is
         the gradient
@@ -36,12 +36,13 @@ class AdamStep(NamedTuple):
     def factors(self, dtype: np.dtype) -> tuple[np.floating, ...]:
         """Return the numbers from which ``Kernels.directed`` computes Adam's direction, rounded to
         the dtype, in the order in which it unpacks them."""
-        own = 1 / self.ranks
+        before = self.step - 1
+        own = 1 / self.ranks if before else 1.0
         beta1, beta2 = (1.0, 1.0) if self.is_at_rest else (self.beta1, self.beta2)
         numbers = (
             beta1,
             1 - beta1,
-            1 / (1 - self.beta1**self.step),
+            1 / (1 - self.beta1 ** (self.step if self.is_of_mean else max(1, before))),
             beta2,
             1 - beta2,
             1 / (1 - self.beta2**self.step),
@@ -78,13 +79,13 @@ class Adam(NamedTuple):
 
         out_mean = beta1 * mean + (1 - beta1) * gradient
         out_square = beta2 * square + (1 - beta2) * gradient**2
-        m, s = out_mean and out_square with bias correction
+        m, s = mean and out_square with bias correction
         average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
         direction = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
     ``average`` estimates the second moment of the ranks' average gradient. ``0 * average`` makes
-    the direction NaN if a square overflows. With ``step.is_of_mean``, m replaces the gradient in
-    the last line.
+    the direction NaN if a square overflows. With ``step.is_of_mean``, m is out_mean with bias
+    correction, and replaces the gradient in the last line.
     """
 
     mean: np.ndarray

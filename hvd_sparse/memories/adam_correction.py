@@ -28,13 +28,13 @@ from hvd_sparse.types import TensorSpec
 class AdamCorrection(DirectionMemory):
     """Scale gradients as Adam does, on every rank before the selection, and accumulate the result.
 
-        m' = beta1 * m + (1 - beta1) * gradient            mean = m' / (1 - beta1**t)
+        m' = beta1 * m + (1 - beta1) * gradient            mean = m / (1 - beta1**(t - 1))
         s' = beta2 * s + (1 - beta2) * gradient**2         square = s' / (1 - beta2**t)
         averaged = square / N + (1 - 1 / N) * min(mean**2, square)             for N ranks
         v' = v + gradient / (sqrt(averaged) + epsilon)
         select from v'; where an entry is sent v' = 0
 
-    t is the number of the step, from 1; v is the residual.
+    t is the number of the step, from 1; v is the residual. In the first step, averaged = square.
 
     Parameters
     ----------
@@ -54,7 +54,9 @@ class AdamCorrection(DirectionMemory):
     Each rank has only its own gradients. Their noise has N times the variance of the noise in the
     average gradient, so Adam would take shorter steps than with the average gradient. ``averaged``
     is the expected second moment of the average gradient, if the ranks' gradients have the same
-    mean and independent noise.
+    mean and independent noise. ``mean`` does not contain this step's gradient: if an entry's
+    gradient is seldom not 0, as in the row of a rare word, the mean of about ten steps would rise
+    with this gradient so far that the entry's updates would be several times too small.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, and v adds up the entry's gradients in this time. So a mean over
@@ -176,10 +178,11 @@ class AdamCorrectionState(DirectionState):
             return gradient, direction
         self._need("largest")
         largest = self.largest
+        first = mean.new if step.is_of_mean else mean.old.copy()
         kernels.directed(gradient, direction)
         write_maximum(largest.old, square.new, largest.new)
         self._note_written(largest)
-        moments = mean.new, largest.new
+        moments = first, largest.new
         at_rest = Adam(*moments, *moments, step._replace(is_at_rest=True))
         return kernels.directed(gradient, at_rest), None
 

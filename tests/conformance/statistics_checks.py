@@ -152,7 +152,7 @@ def check_orthogonalized(kernels, dtype):
 
 
 ADAM_STEPS = (
-    AdamStep(0.9, 0.999, 1e-8, 1),
+    AdamStep(0.9, 0.999, 1e-8, 1, ranks=4),
     AdamStep(0.9, 0.99, 1e-8, 7, ranks=4, scale=0.25),
     AdamStep(0.5, 0.0, 1e-3, 2, ranks=3, is_of_mean=True),
 )
@@ -161,14 +161,15 @@ ADAM_STEPS = (
 def adam_entry(gradient, mean, square, step):
     real = gradient.dtype.type
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        mean = mean * real(step.beta1) + gradient * real(1 - step.beta1)
+        after = mean * real(step.beta1) + gradient * real(1 - step.beta1)
         square = square * real(step.beta2) + gradient * gradient * real(1 - step.beta2)
-        m = mean * real(1 / (1 - step.beta1**step.step))
+        m, steps = (after, step.step) if step.is_of_mean else (mean, max(1, step.step - 1))
+        m = m * real(1 / (1 - step.beta1**steps))
         s = square * real(1 / (1 - step.beta2**step.step))
-        own = 1 / step.ranks
+        own = 1 / step.ranks if step.step > 1 else 1.0
         average = s * real(own) + min(m * m, s) * real(1 - own)
         direction = (m if step.is_of_mean else gradient) / (np.sqrt(average) + real(step.epsilon))
-        return mean, square, (direction + average * real(0)) * real(step.scale)
+        return after, square, (direction + average * real(0)) * real(step.scale)
 
 
 ON_FINITE_DATA = (

@@ -97,8 +97,10 @@ def check_dense(state, expected_of):
 @pytest.mark.parametrize("world_size", [1, 4, 32])
 def test_adam_adds_the_gradient_over_the_root_of_the_averages_second_moment(world_size, is_average):
     def expected_of(gradients):
-        mean, square = moments_of(gradients)
-        of_average = square / world_size + (1 - 1 / world_size) * np.minimum(mean**2, square)
+        of_average = square = moments_of(gradients)[1]
+        if gradients[1:]:
+            least = np.minimum(moments_of(gradients[:-1])[0] ** 2, square)
+            of_average = square / world_size + (1 - 1 / world_size) * least
         return gradients[-1] / (np.sqrt(of_average) + EPSILON)
 
     state = MEMORIES.create("adam_correction", **OPTIONS).create(SPEC, rollback=True)

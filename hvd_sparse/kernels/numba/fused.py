@@ -114,13 +114,14 @@ def _adam(
     is_of_mean = call.is_set(numbers[-1])
 
     def added(index: ir.Value) -> ir.Value:
-        entry = vectors.load(gradient, index)
-        first = plus(times(vectors.load(mean, index), beta1), times(entry, rest1))
+        entry, before = vectors.load(gradient, index), vectors.load(mean, index)
+        after = plus(times(before, beta1), times(entry, rest1))
         squared = times(times(entry, entry), rest2)
         second = plus(times(vectors.load(square, index), beta2), squared)
-        store(first, out_mean, index)
+        store(after, out_mean, index)
         store(second, out_square, index)
-        first, second = times(first, unbias1), times(second, unbias2)
+        first = times(builder.select(is_of_mean, after, before), unbias1)
+        second = times(second, unbias2)
         both = times(first, first)
         least = builder.select(builder.fcmp_ordered("<", both, second), both, second)
         average = plus(times(second, own), times(least, others))
