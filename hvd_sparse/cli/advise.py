@@ -50,7 +50,7 @@ per entry and per sent entry. ``DENSE_S`` and ``RECEIVED_S`` are the seconds of 
 result per entry and per received entry. Measured with ``ldte_bs``, ``index_value``, the engine
 numba and one thread of an Intel Xeon with AVX-512 (docs/results/selecting.md), except ``ENTRY_S``
 and ``DENSE_S``. These were 0.66 and 0.37 ns there, and up to 5 ns together in trainings on two
-machines. With the values here, no prediction of these trainings is wrong by more than 26 %
+machines. With the values here, no prediction of these trainings is wrong by more than 22 %
 (docs/results/trainings.md)."""
 ENTRY_BYTES = 8
 """Bytes of an entry that "index_value" sends."""
@@ -61,9 +61,10 @@ ONE_CORE_S, SHARED_SUM_S = 12e-3, 4.1e-9
 """If a rank has a single core: additional seconds of a step in which Horovod's own thread uses the
 core, and seconds in which this thread copies and sums an entry of a dense gradient. Measured with
 Gloo (docs/results/trainings.md)."""
-UPDATE_PART = 0.6
+UPDATE_PART = 0.4
 """Part of the optimizer's step that a sparse step still takes: the time in which a compressor with
-``optimizer=`` computes the updates. Measured with AdamW (docs/results/trainings.md)."""
+``optimizer=`` computes the updates. In trainings with AdamW, it was between 0.25 and 0.6
+(docs/results/trainings.md)."""
 MARGIN = 1.05
 """Sparse steps must be faster than all others by this factor: dense gradients keep the accuracy."""
 AS_GOOD = 1.02
