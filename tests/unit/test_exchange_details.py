@@ -46,18 +46,6 @@ def test_a_rank_outside_of_the_process_set_has_no_placement(exchange):
     assert step.placement is None
 
 
-def test_ranks_that_disagree_on_where_they_are_are_refused_by_all():
-    configuration, specs = worlds.configure(exchange="hierarchical"), worlds.tensors((12,))
-
-    def script(collective):
-        there = worlds.Around(collective, lambda kind, arguments, call: call())
-        there.nodes = (0, 0) if collective.rank else (0, 1)
-        Session(configuration, specs, there)
-
-    errors = LocalWorld(2, worlds.TIMEOUT_S).run_all(script)
-    assert [type(error) for error in errors] == [RankMismatch] * 2
-
-
 def numbered(hosts, rank):
     """Return Horovod's module as a rank sees it whose number is its place in ``hosts``."""
     host = hosts[rank]
