@@ -421,23 +421,6 @@ def test_signs_have_the_mean_magnitude_of_the_parts_of_entries(codec):
     assert outcome["kept"]["t"].tolist() == [0.75, -1, 3.75, 4]
 
 
-def test_weight_decay_of_ranks_that_are_summed_is_added_once():
-    options = {"memory": "momentum_feedback", "allow_dense": True}
-    configuration = worlds.configure("topk", 1.0, **options)
-    spec = TensorSpec("t", (6, 10), "float64")
-    settings = {"rate": 1.0, "momentum": 0.5, "nesterov": False, "weight_decay": 0.1}
-
-    def program(collective):
-        session = Session(configuration, [spec], collective, average=False)
-        session.step.settings_of = lambda position: {**settings, "parameter": START}
-        nothing = np.zeros((6, 10))
-        # the first step learns that ranks are summed
-        return [session.reduce({"t": nothing})["t"].ravel() for _ in range(3)][1:]
-
-    for second, third in worlds.run(2, program):
-        np.testing.assert_allclose(third, 0.5 * second + 0.1 * START, rtol=1e-12)
-
-
 SGD = {"rate": 1.0, "momentum": 0.9, "nesterov": False, "weight_decay": 0.0}
 ADAM = {"rate": 1.0, "beta1": 0.9, "beta2": 0.99, "epsilon": 1e-8, "weight_decay": 0.0}
 

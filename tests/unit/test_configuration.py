@@ -5,20 +5,22 @@ import inspect
 import json
 import math
 import re
+from dataclasses import dataclass
 
 import cases
 import numpy as np
 import pytest
 from compressors import Made, required
+from distributions import draw
 from worlds import tensors
 
 from hvd_sparse.cli import papers
 from hvd_sparse.configuration import Configuration
-from hvd_sparse.errors import InvalidOption, UnsupportedInput
+from hvd_sparse.errors import InvalidOption, SparseError, UnknownName, UnsupportedInput
 from hvd_sparse.frontend.compressor import Compressor
 from hvd_sparse.frontend.naming import check_keys
 from hvd_sparse.methods import METHODS, Methods
-from hvd_sparse.registry import CODECS, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS
+from hvd_sparse.registry import ALL, CODECS, EXCHANGES, MEMORIES, SCHEDULES, SELECTORS, Registry
 from hvd_sparse.selectors.contract import DensitySelector
 from hvd_sparse.types import INDEX_LIMIT, TensorSpec
 
@@ -346,3 +348,137 @@ def test_tensors_beyond_the_index_width_are_refused_by_name_and_size(shape):
     numel = math.prod(shape)
     with pytest.raises(UnsupportedInput, match=rf"'w' has {numel} entries: .*{2**32 - 1}; split"):
         TensorSpec("w", shape, "float32")
+
+
+# -- parts: which may be joined, and names that registries do not know -----------------------------
+
+
+@pytest.mark.parametrize("memory", cases.MEMORIES, ids=str)
+def test_selectors_and_memories_join_where_their_declarations_allow_it(memory):
+    for selector in cases.SELECTORS:
+        chosen, kept = selector.create(SELECTORS, density=0.1), memory.create(MEMORIES)
+        assert chosen.is_unbiased == (selector.id == "terngrad")
+        forgets = chosen.changes_values and not kept.keeps_rounding and not chosen.is_unbiased
+        if kept.counts_votes:
+            forgets = not chosen.sends_votes
+        mistakes = chosen.needs_gradient and not (kept.adds_gradient or kept.finishes)
+        if forgets or mistakes:
+            with pytest.raises(InvalidOption, match=r"use memory='error_feedback'"):
+                Configuration.create(selector=chosen, memory=kept)
+        else:
+            assert Configuration.create(selector=chosen, memory=kept).selector == chosen
+
+
+@pytest.mark.parametrize("codec", cases.CODECS, ids=str)
+def test_a_codec_that_rounds_needs_a_memory_that_keeps_the_rounding(codec):
+    for selector in cases.SELECTORS:
+        chosen, made = selector.create(SELECTORS, density=0.1), codec.create(CODECS)
+        is_exact = made.is_exact or (made.is_exact_for_signs and chosen.changes_values)
+        is_refused = not is_exact or (chosen.changes_values and not chosen.is_unbiased)
+        assert Configuration.create(selector=chosen, codec=made).codec == made
+        if is_refused:
+            with pytest.raises(InvalidOption, match=r"use memory='error_feedback'"):
+                Configuration.create(selector=chosen, codec=made, memory="none")
+        else:
+            assert Configuration.create(selector=chosen, codec=made, memory="none").codec == made
+
+
+@pytest.mark.parametrize(
+    "codec", [case for case in cases.CODECS if case.create(CODECS).is_exact_for_signs], ids=str
+)
+def test_selectors_of_signs_are_sent_bit_for_bit_by_codecs_of_signs(codec):
+    for selector in cases.SELECTORS:
+        chosen, made = selector.create(SELECTORS, density=0.1), codec.create(CODECS)
+        for dtype in ("float32", "float64"):
+            vector = draw("laplace", 2_000, dtype)
+            selection = chosen.select(vector, rng=np.random.default_rng(0))
+            decoded = made.decode(made.encode(selection))
+            assert decoded.indices.tolist() == selection.indices.tolist()
+            is_same = decoded.values.tobytes() == selection.values.tobytes()
+            assert is_same or not chosen.changes_values
+
+
+@pytest.mark.parametrize("schedule", cases.SCHEDULES, ids=str)
+def test_a_schedule_is_refused_by_a_selector_that_decides_by_itself(schedule):
+    for selector in cases.SELECTORS:
+        chosen = selector.create(SELECTORS, density=schedule.options.get("value", 0.1))
+        described = {"id": schedule.id, **schedule.options}
+        if hasattr(chosen, "density"):
+            assert Configuration.create(selector=chosen, schedule=described).density(0) is not None
+        else:
+            with pytest.raises(InvalidOption, match="leave out schedule"):
+                Configuration.create(selector=chosen, schedule=described)
+            assert Configuration.create(selector=chosen).density(0) is None
+
+
+@dataclass(frozen=True)
+class Gadget:
+    size: int
+    colour: str = "red"
+    range: tuple[int, int] = (1, 2)
+
+
+@pytest.fixture
+def gadgets():
+    registry = Registry("gadget")
+    registry.register("gadget")(Gadget)
+    return registry
+
+
+@pytest.mark.parametrize("registry", ALL, ids=lambda r: r.kind)
+@pytest.mark.parametrize("id", ["nonsense", "", None, 3, [], {}], ids=repr)
+def test_an_unknown_id_is_refused_with_those_there_are(registry, id):
+    with pytest.raises(UnknownName, match=f"no {registry.kind} is .* are: {registry.ids()[0]}"):
+        registry.create(id)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("top_k", "topk"), ("ldtebs", "ldte_bs"), ("Ldte", "ldte")]
+)
+def test_a_misspelt_id_is_answered_with_the_one_that_was_meant(typed, meant):
+    with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
+        SELECTORS.create(typed, density=0.1)
+
+
+def test_missing_and_unknown_options_are_named_with_those_there_are(gadgets):
+    words = "unknown option 'color', option 'size' is missing; its options: size, colour, range"
+    with pytest.raises(InvalidOption, match=f"'gadget': {words}"):
+        gadgets.create("gadget", color="red")
+
+
+def test_resolve_refuses_what_is_no_part_or_one_of_another_registry(gadgets):
+    part = SELECTORS.create("topk", density=0.1)
+    for wrong in (None, 3, {}, {"size": 3}, Gadget, object(), part):
+        with pytest.raises(UnknownName, match="gadget"):
+            gadgets.resolve(wrong)
+
+
+def test_an_id_is_given_once(gadgets):
+    with pytest.raises(InvalidOption, match="gadget 'gadget' is registered twice"):
+        gadgets.register("gadget")(Gadget)
+
+
+@pytest.mark.parametrize("key", papers())
+def test_a_paper_is_found_under_the_key_of_its_entry(key):
+    entry = papers()[key]
+    assert f"{{{key}," in entry.splitlines()[0]
+    assert "title" in entry and "year" in entry
+    assert entry.count("{") == entry.count("}")
+
+
+@pytest.mark.parametrize("parts", ALL, ids=lambda r: r.kind)
+def test_a_part_names_a_paper_that_is_listed_or_none(parts):
+    for part in map(parts.get, parts):
+        paper = getattr(part, "paper", None)
+        assert paper is None or (paper in papers() and f"Paper: {paper}" in part.__doc__), part
+
+
+def test_every_error_is_a_sparse_error_and_one_that_python_knows():
+    import hvd_sparse.errors as errors
+
+    for cls in vars(errors).values():
+        if isinstance(cls, type) and cls is not SparseError:
+            assert issubclass(cls, SparseError)
+            assert any(
+                base.__module__ == "builtins" and base is not object for base in cls.__bases__
+            )

@@ -7,15 +7,12 @@ import numpy as np
 import pytest
 import worlds
 from conformance.fuzzing import repaired_frame
-from conformance.hostile import entry_bits
-from distributions import draw
 from programs import run_python
 
 from hvd_sparse.codecs.index_value import IndexValue
 from hvd_sparse.codecs.sign_mean import SignMean
 from hvd_sparse.errors import CorruptPayload
 from hvd_sparse.kernels import reference
-from hvd_sparse.kernels.contract import Kernels
 from hvd_sparse.kernels.engines import resolve_engine
 from hvd_sparse.kernels.rows import ARRIVED, FRAME, PLAIN, SIGNS, address
 from hvd_sparse.step.session import Session
@@ -256,18 +253,6 @@ def test_other_processors_get_the_same_bits(features, tmp_path):
     machine = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
     done = run_python("-c", script, **machine, NUMBA_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("threshold", [0.0, 1e-320, 1e-41])
-def test_the_compiled_scan_takes_all_that_reach_0_or_a_subnormal_threshold(
-    monkeypatch, dtype, threshold
-):
-    x = draw("laplace", 1000, dtype)
-    x[::3], x[1::9], x[5::9], x[::50] = 0.0, np.finfo(dtype).smallest_subnormal, np.nan, -np.inf
-    expected = entry_bits(reference.take_at_least(x, threshold))
-    monkeypatch.setattr(Kernels, "take_at_least", None)
-    assert entry_bits(resolve_engine("numba").take_at_least(x, threshold)) == expected
 
 
 def test_threads_that_take_subnormal_numbers_for_zero_take_no_zeros():

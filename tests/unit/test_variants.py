@@ -65,7 +65,7 @@ def test_scalecom_has_one_memory():
 
 
 @pytest.mark.parametrize("method", PUBLISHED)
-def test_the_papers_variant_is_its_parts_and_ours_is_not(method):
+def test_the_papers_variant_is_its_parts_ours_is_not_and_another_is_refused(method):
     expected = dict(PUBLISHED[method])
     expected["selector"] = {"density": 0.01, **expected["selector"]}
     given = GIVEN.get(method, {})
@@ -73,12 +73,8 @@ def test_the_papers_variant_is_its_parts_and_ours_is_not(method):
     assert published == Configuration.create(**expected)
     assert published != made(method, variant="ours", **given)
     assert made(method, variant="ours") == made(method)
-
-
-@pytest.mark.parametrize("method", PUBLISHED)
-def test_another_variant_is_refused_with_those_there_are(method):
     with pytest.raises(InvalidOption, match=r"variant.*'theirs'.*ours.*paper"):
-        made(method, variant="theirs", **GIVEN.get(method, {}))
+        made(method, variant="theirs", **given)
 
 
 def test_what_is_said_comes_before_the_variant():
