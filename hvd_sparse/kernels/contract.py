@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from hvd_sparse.kernels.optimizers import Direction, NewtonSchulz, iterated, operands
+from hvd_sparse.kernels.optimizers import LEAST_PART, Direction, NewtonSchulz, iterated, operands
 from hvd_sparse.kernels.packing import Packers
 from hvd_sparse.types import Selection
 
@@ -263,11 +263,13 @@ class Kernels(Packers):
         )
         first = mean * unbias1  # now, because ``out_mean`` may be the same array
         library.add(mean * beta1, gradient * rest1, out=out_mean)
-        library.add(square * beta2, gradient * gradient * rest2, out=out_square)
+        present = gradient * gradient * rest2
+        library.add(square * beta2, present, out=out_square)
         if is_of_mean:
             first = out_mean * unbias1
         second = out_square * unbias2
         average = second * own + library.minimum(first * first, second) * others
+        average = library.maximum(average, present * unbias2 * LEAST_PART)
         top = first if is_of_mean else gradient
         # If the average overflowed to infinity, the quotient is 0, which would hide the overflow.
         # So add average * 0, which is NaN in this case and otherwise 0.

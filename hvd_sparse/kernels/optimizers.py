@@ -7,6 +7,11 @@ from typing import Any, NamedTuple, Union
 
 import numpy as np
 
+LEAST_PART = 0.25
+"""An estimated second moment contains at least this part of what the present gradient adds to this
+rank's second moment. Otherwise, if a gradient came on all ranks at once after many steps without
+one, its update would be larger than Adam's by the root of the number of ranks."""
+
 
 class AdamStep(NamedTuple):
     """The numbers of one Adam step.
@@ -81,11 +86,13 @@ class Adam(NamedTuple):
         out_square = beta2 * square + (1 - beta2) * gradient**2
         m, s = mean and out_square with bias correction
         average = s / ranks + min(m**2, s) * (1 - 1 / ranks)
+        average = max(average, LEAST_PART * what gradient**2 adds to s)
         direction = (gradient / (sqrt(average) + epsilon) + 0 * average) * scale
 
-    ``average`` estimates the second moment of the ranks' average gradient. ``0 * average`` makes
-    the direction NaN if a square overflows. With ``step.is_of_mean``, m is out_mean with bias
-    correction, and replaces the gradient in the last line.
+    ``average`` estimates the second moment of the ranks' average gradient; in the first step, it is
+    s. ``0 * average`` makes the direction NaN if a square overflows. The bias of m is corrected for
+    step - 1 gradients. With ``step.is_of_mean``, m is out_mean, corrected for ``step`` gradients,
+    and replaces the gradient in the last line.
     """
 
     mean: np.ndarray

@@ -18,6 +18,7 @@ from hvd_sparse.memories._directions import (
     DirectionState,
     OptimizerMoments,
     directed,
+    scaled,
 )
 from hvd_sparse.registry import MEMORIES
 from hvd_sparse.types import TensorSpec
@@ -31,6 +32,7 @@ class AdamCorrection(DirectionMemory):
         m' = beta1 * m + (1 - beta1) * gradient            mean = m / (1 - beta1**(t - 1))
         s' = beta2 * s + (1 - beta2) * gradient**2         square = s' / (1 - beta2**t)
         averaged = square / N + (1 - 1 / N) * min(mean**2, square)             for N ranks
+        averaged = max(averaged, (1 - beta2) / (1 - beta2**t) * gradient**2 / 4)
         v' = v + gradient / (sqrt(averaged) + epsilon)
         select from v'; where an entry is sent v' = 0
 
@@ -56,7 +58,10 @@ class AdamCorrection(DirectionMemory):
     is the expected second moment of the average gradient, if the ranks' gradients have the same
     mean and independent noise. ``mean`` does not contain this step's gradient: if an entry's
     gradient is seldom not 0, as in the row of a rare word, the mean of about ten steps would rise
-    with this gradient so far that the entry's updates would be several times too small.
+    with this gradient so far that the entry's updates would be several times too small. But if a
+    gradient comes on all ranks at once after many steps without one, its first update is larger
+    than Adam's. The maximum, which has no effect on fewer than 5 ranks, bounds it to
+    2 / sqrt(1 - beta2), twice the largest update of Adam. With amsgrad, there is no maximum.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, and v adds up the entry's gradients in this time. So a mean over
@@ -178,7 +183,7 @@ class AdamCorrectionState(DirectionState):
             return gradient, direction
         self._need("largest")
         largest = self.largest
-        first = mean.new if step.is_of_mean else mean.old.copy()
+        first = mean.new if step.is_of_mean else scaled(mean.old, 1)
         kernels.directed(gradient, direction)
         write_maximum(largest.old, square.new, largest.new)
         self._note_written(largest)

@@ -71,6 +71,7 @@ FAULTS = {
         "the second moment of one rank": text("(first * first, second)", "(second, second)"),
         "Adam without the scale": text(") * scale", ")"),
         "Adam's biased start": text("out_square * unbias2", "out_square"),
+        "no least part of this gradient": text("library.maximum(", "(lambda x, y: x)("),
         "a mean with this gradient": text("if is_of_mean:", "if True:"),
         "the gradient where the mean is wanted": text("first if is_of_mean else ", ""),
         "an infinite square hidden": text(" + average * 0.0", ""),

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.hostile import bits
 from conformance.kernel_checks import rounded, untouched
 
-from hvd_sparse.kernels.optimizers import Adam, AdamStep, Decay, Momentum, NewtonSchulz
+from hvd_sparse.kernels.optimizers import LEAST_PART, Adam, AdamStep, Decay, Momentum, NewtonSchulz
 
 
 def is_close(a, b, scale):
@@ -153,7 +153,7 @@ def check_orthogonalized(kernels, dtype):
 
 ADAM_STEPS = (
     AdamStep(0.9, 0.999, 1e-8, 1, ranks=4),
-    AdamStep(0.9, 0.99, 1e-8, 7, ranks=4, scale=0.25),
+    AdamStep(0.9, 0.99, 1e-8, 7, ranks=64, scale=0.25),
     AdamStep(0.5, 0.0, 1e-3, 2, ranks=3, is_of_mean=True),
 )
 
@@ -162,12 +162,15 @@ def adam_entry(gradient, mean, square, step):
     real = gradient.dtype.type
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         after = mean * real(step.beta1) + gradient * real(1 - step.beta1)
-        square = square * real(step.beta2) + gradient * gradient * real(1 - step.beta2)
+        present = gradient * gradient * real(1 - step.beta2)
+        square = square * real(step.beta2) + present
         m, steps = (after, step.step) if step.is_of_mean else (mean, max(1, step.step - 1))
         m = m * real(1 / (1 - step.beta1**steps))
-        s = square * real(1 / (1 - step.beta2**step.step))
+        unbias = real(1 / (1 - step.beta2**step.step))
+        s = square * unbias
         own = 1 / step.ranks if step.step > 1 else 1.0
         average = s * real(own) + min(m * m, s) * real(1 - own)
+        average = max(average, present * unbias * real(LEAST_PART))
         direction = (m if step.is_of_mean else gradient) / (np.sqrt(average) + real(step.epsilon))
         return after, square, (direction + average * real(0)) * real(step.scale)
 

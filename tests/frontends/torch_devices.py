@@ -152,12 +152,15 @@ def batch():
     return torch.randn(16, 20, generator=draw), torch.randint(5, (16,), generator=draw)
 
 
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
 def train(
     name,
     device,
     *,
     method=Compression.ldte_bs,
-    hands_over=False,
+    handed=None,
     num_groups=0,
     spoils=(),
     amp=None,
@@ -166,9 +169,9 @@ def train(
     torch.manual_seed(0)
     device, engine = home(device)
     model = layers().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = (handed or SGD)(model.parameters())
     chosen = {"density": 0.1, "min_numel": 40, **engine, **options}
-    if hands_over:
+    if handed:
         chosen["optimizer"] = optimizer
     if amp is not None:
         chosen["grad_scaler"] = amp
@@ -252,7 +255,7 @@ def early_completion(name, device):
 
 def beside_the_default_stream(name, device, **options):
     with side_stream(device):
-        return train(name, device, hands_over=True, **options)
+        return train(name, device, handed=SGD, **options)
 
 
 @contextmanager
@@ -290,7 +293,8 @@ OPTIONS = {
     "training": {},
     "groups_of_horovods": {"num_groups": 2},
     "tensors_that_travel_together": {"groups": 2, "select_over": "group"},
-    "an_optimizer_handed_over": {"hands_over": True},
+    "sgd_handed_over": {"handed": SGD},
+    "amsgrad_handed_over": {"handed": partial(torch.optim.AdamW, lr=0.01, amsgrad=True)},
     "a_dense_warm_up": {"schedule": {"id": "dense_warmup", "value": 0.1, "warmup_steps": 2}},
     "a_nan_on_one_rank": {"spoils": (2,)},
     # NaN is an error on all ranks, and training goes on from the state before it.

@@ -95,15 +95,25 @@ def check_dense(state, expected_of):
 
 @averages
 @pytest.mark.parametrize("world_size", [1, 4, 32])
-def test_adam_adds_the_gradient_over_the_root_of_the_averages_second_moment(world_size, is_average):
+@pytest.mark.parametrize(("amsgrad", "rollback"), [(False, True), (True, True), (True, False)])
+def test_adam_adds_the_gradient_over_the_root_of_the_averages_second_moment(
+    world_size, is_average, amsgrad, rollback
+):
     def expected_of(gradients):
-        of_average = square = moments_of(gradients)[1]
-        if gradients[1:]:
+        steps = len(gradients)
+        squares = [moments_of(gradients[:n])[1] * (1 - BETA2**n) for n in range(1, steps + 1)]
+        square = (np.maximum.reduce(squares) if amsgrad else squares[-1]) / (1 - BETA2**steps)
+        of_average = square
+        if steps > 1:
             least = np.minimum(moments_of(gradients[:-1])[0] ** 2, square)
             of_average = square / world_size + (1 - 1 / world_size) * least
+        if not amsgrad:
+            added = (1 - BETA2) * gradients[-1] ** 2 / (1 - BETA2**steps)
+            of_average = np.maximum(of_average, added / 4)
         return gradients[-1] / (np.sqrt(of_average) + EPSILON)
 
-    state = MEMORIES.create("adam_correction", **OPTIONS).create(SPEC, rollback=True)
+    state = MEMORIES.create("adam_correction", **OPTIONS).create(SPEC, rollback=rollback)
+    state.tune(amsgrad=amsgrad, rate=1.0)
     check_added(state, expected_of, is_average, world_size)
 
 

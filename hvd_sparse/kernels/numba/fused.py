@@ -31,6 +31,7 @@ from hvd_sparse.kernels.numba.vectors import (
     emitted,
     signatures,
 )
+from hvd_sparse.kernels.optimizers import LEAST_PART
 from hvd_sparse.kernels.rows import ADAM, DECAY, MOMENTUM
 
 Store = Callable[[ir.Value, ir.Value, ir.Value], None]
@@ -125,6 +126,8 @@ def _adam(
         both = times(first, first)
         least = builder.select(builder.fcmp_ordered("<", both, second), both, second)
         average = plus(times(second, own), times(least, others))
+        floor = times(times(squared, unbias2), vectors.constant(LEAST_PART))
+        average = builder.select(builder.fcmp_ordered("<", average, floor), floor, average)
         root = vectors.call(f"llvm.sqrt.{vectors.suffix}", vectors.floats, average)
         top = builder.select(is_of_mean, first, entry)
         # As in ``Kernels.directed``: adding infinity times 0 gives NaN if the average overflowed.
