@@ -44,7 +44,9 @@ def handshake(document: Report, gatherer: Gatherer) -> None:
     """Compare all ranks' documents, which ``describe_rank`` makes from their options and tensors.
     Raises RankMismatch, which lists the documents' differences, and InvalidOption if an exchange
     that uses nodes takes ranks of different hosts for neighbours."""
-    text = json.dumps(document, sort_keys=True, indent=0)
+    # All nodes in one line, because an error lists the lines that differ.
+    told = {**document, "nodes": str(document["nodes"])}
+    text = json.dumps(told, sort_keys=True, indent=0)
     # Digests first, because the documents are long and nearly always equal.
     digests = gatherer.tell_all(hashlib.sha256(text.encode()).hexdigest())
     if len(set(digests)) == 1:

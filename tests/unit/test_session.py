@@ -269,7 +269,7 @@ DIFFERENCES = {
     "another order of tensors": (document(specs=MODEL[::-1]), "t1 [5] float32"),
     "another version": (document(version="9.9.9"), '"version": "9.9.9"'),
     "another name": (document(name="generator"), '"name": "generator"'),
-    "other nodes of the ranks": (document(nodes=[0, 1]), '"nodes": ['),
+    "other nodes of the ranks": (document(nodes=[0, 1]), '"nodes": "[0, 1]"'),
 }
 
 
