@@ -38,9 +38,7 @@ class Arrived:
     """The part of a compressor that an optimizer passed as ``optimizer=`` uses. Here every gradient
     is the result of a session."""
 
-    def split(
-        self, parameters: Iterable[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def split(self, parameters: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
         given = [p for p in parameters if p.grad is not None]
         updates = list(filter(is_compressed, given))
         return updates, [p for p in given if not is_compressed(p)]
@@ -170,10 +168,8 @@ class Ours(Dense):
 def density_of(part: float, numels: tuple[int, ...], points: int = 60) -> float:
     """Return the mean density at which ``sign_mean`` sends the fraction ``part`` of the float32
     bytes, if the density follows a cosine."""
-    codec, waves = (
-        SignMean(),
-        [1 + math.cos(math.pi * (point + 0.5) / points) for point in range(points)],
-    )
+    codec = SignMean()
+    waves = [1 + math.cos(math.pi * (point + 0.5) / points) for point in range(points)]
 
     def part_at(density: float) -> float:
         nbytes = sum(

@@ -95,11 +95,20 @@ dense steps, or ends at the accuracy of guessing.
 
 
 def write_page(folder: Path, results: Results) -> None:
-    parts = [INTRODUCTION, _goals(results)]
+    parts = [INTRODUCTION, *_older(results), _goals(results)]
     for pair in (*PAIRS, *SHORTER):
         parts.append(_section(lines_of(*pair, rules_of(*pair)), results))
     parts += [_diverged(results), _law(results), _real_ranks(results)]
     (folder / "accuracy.md").write_text("\n".join(parts))
+
+
+def _older(results: Results) -> list[str]:
+    rows = sorted(
+        f"* {TASKS[x.task].title}, {OPTIMIZERS[x.optimizer]}, {x.steps:,} steps: {WORDS[x.rule]}"
+        for x in {run.line for run, told in results.items() if told.get("is_older")}
+    )
+    link = "[change of the memory for Adam](accuracy-ways.md#the-mean-in-adams-second-moment)"
+    return [f"**Older rows**, before a {link}:\n", *rows, ""] if rows else []
 
 
 def _goals(results: Results) -> str:

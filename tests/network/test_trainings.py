@@ -77,7 +77,7 @@ def test_a_step_is_advised_from_steps_without_horovod(monkeypatch):
     assert step_alone(groups, ours.run) is None
     usual = advised_ms(ours, alone)
     assert advised_ms(ours, (512.0, 3.0)) == pytest.approx(usual + 500)
-    assert advised_ms(ours, (12.0, 503.0)) == pytest.approx(usual + 0.6 * 500)
+    assert advised_ms(ours, (12.0, 503.0)) == pytest.approx(usual + 0.4 * 500)
     assert advised_ms(dense, (12.0, 503.0)) == pytest.approx(advised_ms(dense, alone) + 500)
     assert f"| {usual:,.1f} |" in table(groups[0], alone)
     assert advised_ms(Line(run("dgc"), [result()]), alone) is None
