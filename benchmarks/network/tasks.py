@@ -75,7 +75,7 @@ TASKS = {
     ),
     "words": Task(
         "words of the King James Bible, an LSTM of 8.0 million parameters", words,
-        lambda data: TextLSTM(data.symbols, 288, 288), "adamw", 8, 1500, _ladder(0.002),
+        lambda data: TextLSTM(data.symbols, 288, 288), "adamw", 8, 500, _ladder(0.002),
         8_032_992, 4, is_loss=True,
     ),
     "vgg": Task(

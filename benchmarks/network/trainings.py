@@ -9,7 +9,6 @@ import os
 from dataclasses import asdict, replace
 from typing import Any
 
-from benchmarks._page import command
 from benchmarks.network import probe
 from benchmarks.network.cluster import Cluster
 from benchmarks.network.launching import launch
@@ -43,7 +42,7 @@ class Bench:
                 step_s = found["step_ms"] / 1e3
                 curve = [(step, step * step_s, score) for step, _, score in known["curve"]]
                 found |= {"timed_steps": timed, "curve": curve, "score": known["score"]}
-            self.store.results[run] = {**found, "command": command("scripts/bench-network")}
+            self.store.results[run] = found
             write_page(self.store, self.options)
             seconds, score = found["curve"][-1][1], found["score"]
             print(f"{run}: {seconds:.1f} s, {score:.3f}", flush=True)

@@ -115,7 +115,6 @@ def _is_ours(method: str) -> bool:
 def write_page(store: Store, options: argparse.Namespace) -> str:
     groups = lines_of(store)
     head = {"made_with": made_with(), "quick": options.quick, "peer_density": options.density}
-    commands = list(dict.fromkeys(result["command"] for result in store.results.values()))
     sections = [
         {
             "title": title(lines[0].run),
@@ -133,11 +132,29 @@ def write_page(store: Store, options: argparse.Namespace) -> str:
         }
         for lines in groups
     ]
-    shown = {"commands": commands, "sections": sections, "goals": goals_table(groups)}
+    shown = {"commands": commands(groups), "sections": sections, "goals": goals_table(groups)}
     draw(groups, options.output.with_suffix(".png"))
     draw_headline(groups, options.output.with_name(f"{options.output.name}-headline.svg"))
     lists = {"notes": store.notes, "runs": store.rows()}
     return write(options.output, "trainings.md", head, lists, notes=store.notes, **shown)
+
+
+def commands(groups: Sequence[Sequence[Line]]) -> list[str]:
+    """Return a command for each task and number of hosts. Together they make all trainings."""
+
+    def setting(line: Line) -> tuple[str, int, int]:
+        return line.run.task, line.run.hosts, line.run.steps
+
+    found = []
+    for (task, hosts, steps), members in groupby(chain(*groups), key=setting):
+        lines = list(members)
+        methods = dict.fromkeys(x.run.method for x in lines)
+        wires = dict.fromkeys(x.run.wire for x in lines)
+        told = ["scripts/bench-network", "--train", task, "--hosts", str(hosts)]
+        told += ["--seeds", str(max(len(x.results) for x in lines)), "--rates", *wires]
+        told += ["--steps", str(steps)] if steps != tasks()[task].steps else []
+        found.append(" ".join([*told, "--methods", *methods]))
+    return found
 
 
 def title(run: Training) -> str:

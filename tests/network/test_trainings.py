@@ -40,7 +40,7 @@ def run(method="dense", **changed):
 def result(factor=1.0, last=88.4):
     curve = [(step, factor * seconds, score) for step, seconds, score in CURVE[:2]]
     figures = {"step_ms": 1.0, "worked_ms": 1.0, "trained_ms": 1.0, "received": 1000}
-    told = {"probe": "a wire", "load": 0.0, "command": "it", "verdict": ""}
+    told = {"probe": "a wire", "load": 0.0, "verdict": ""}
     return {"curve": [*curve, (3, 3 * factor, last)], "score": last, **figures, **told}
 
 
@@ -111,6 +111,8 @@ def test_what_the_json_holds_is_not_trained_again(tmp_path, monkeypatch):
     page = write_page(store, options(tmp_path / "page"))
     assert "perceptron, 2 hosts, 1gbit, 3 steps" in page and page.count("| `ldte_bs` |") == 1
     assert "`ldte_bs`: sparse it is." in page
+    made = "--train perceptron --hosts 2 --seeds 1 --rates 1gbit --steps 3 --methods dense ldte_bs"
+    assert f"scripts/bench-network {made}\n" in page
     again = Store(tmp_path / "page")
     assert set(again.results) == set(trained)
     ((dense, ours),) = lines_of(again)
