@@ -39,7 +39,7 @@ def _options(part: type) -> str:
 def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
     print(f"{title}:")
     for id, paper, options in rows:
-        print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
+        print(f"  {id:<19} {paper or '-':<21} {options}".rstrip())
     print()
 
 
