@@ -147,6 +147,12 @@ class Configuration:
         >>> made.memory.id, made.exchange.id, made.density(step=0)
         ('error_feedback', 'allgather', 0.001)
         """
+        if "density" in options:
+            raise InvalidOption(
+                f"density is {options['density']!r}, and only selectors have this option: with "
+                "build, give selector={'id': 'topk', 'density': 0.01}, and leave density out of "
+                "methods that choose their own"
+            )
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:

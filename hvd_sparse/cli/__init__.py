@@ -21,10 +21,8 @@ from hvd_sparse.version import __version__
 def list_parts(options: argparse.Namespace) -> int:
     _print_section("methods", [(id, paper, "") for id, paper in METHODS.items()])
     for registry in ALL:
-        rows = [
-            (id, getattr(registry.get(id), "paper", None), _options(registry.get(id)))
-            for id in registry
-        ]
+        parts = {id: registry.get(id) for id in registry}
+        rows = [(id, part.paper, _options(part)) for id, part in parts.items()]
         _print_section(registry.kind, rows)
     return 0
 
@@ -39,7 +37,7 @@ def _options(part: type) -> str:
 def _print_section(title: str, rows: list[tuple[str, str | None, str]]) -> None:
     print(f"{title}:")
     for id, paper, options in rows:
-        print(f"  {id:<16} {paper or '-':<20} {options}".rstrip())
+        print(f"  {id:<19} {paper or '-':<21} {options}".rstrip())
     print()
 
 
@@ -61,11 +59,11 @@ def _keys_of(name: str) -> list[str]:
     keys of the method and of all parts with this name. Raises UnknownName if there are none."""
     if name in papers():
         return [name]
-    parts = [registry.get(name) for registry in ALL if name in registry.ids()]
+    cited = [(id, registry.get(id).paper) for registry in ALL for id in registry]
     keys = [METHODS[name]] if name in METHODS else []
-    keys += [part.paper for part in parts if getattr(part, "paper", None)]
+    keys += [paper for id, paper in cited if id == name and paper]
     if not keys:
-        known = sorted({*METHODS, *papers(), *(id for registry in ALL for id in registry)})
+        known = sorted({*METHODS, *papers(), *(id for id, paper in cited if paper)})
         raise UnknownName(
             f"no paper is known for {name!r}; the known names are: {', '.join(known)}"
         )

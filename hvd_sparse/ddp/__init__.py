@@ -102,8 +102,8 @@ def register(model: Params, method: str = "ldte_bs", **options: Option) -> DdpCo
     Returns
     -------
     DdpCompressor
-        The handle, with ``stats()``, ``config()``, ``state_dict()``, ``load_state_dict()``,
-        ``save(path)`` and ``load(path)``.
+        The handle, which has the methods of ``hvd_sparse.frontend.compressor.Compressor``, for
+        example ``stats()``, ``save(path)`` and ``load(path)``.
 
     Raises
     ------

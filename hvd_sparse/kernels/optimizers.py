@@ -10,7 +10,7 @@ import numpy as np
 LEAST_PART = 0.25
 """An estimated second moment contains at least this part of what the present gradient adds to this
 rank's second moment. Otherwise, if a gradient came on all ranks at once after many steps without
-one, its update would be larger than Adam's by the root of the number of ranks."""
+one, it would move the entry farther than Adam does, by the root of the number of ranks."""
 
 
 class AdamStep(NamedTuple):

@@ -59,9 +59,9 @@ class AdamCorrection(DirectionMemory):
     mean and independent noise. ``mean`` does not contain this step's gradient: if an entry's
     gradient is seldom not 0, as in the row of a rare word, the mean of about ten steps would rise
     with this gradient so far that the entry's updates would be several times too small. But if a
-    gradient comes on all ranks at once after many steps without one, its first update is larger
-    than Adam's. The maximum, which has no effect on fewer than 5 ranks, bounds it to
-    2 / sqrt(1 - beta2), twice the largest update of Adam. With amsgrad, there is no maximum.
+    gradient comes on all ranks at once after many steps without one, its update is larger than the
+    sum of Adam's updates for it, about 1 / sqrt(1 - beta2). The maximum, which has no effect on
+    fewer than 5 ranks, bounds the update to twice this sum. With amsgrad, there is no maximum.
 
     The residual accumulates the scaled gradient instead of the scaled mean m. An entry stays in v
     for about 1 / density steps, and v adds up the entry's gradients in this time. So a mean over

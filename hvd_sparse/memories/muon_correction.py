@@ -57,9 +57,9 @@ class MuonCorrection(AdamCorrection):
     one row per output channel. Other tensors of more than two dimensions are stacks of matrices in
     the last two dimensions. Tensors that are never compressed get Muon itself, or Adam.
 
-    State: m and v of a matrix, float32 (float64 for float64 gradients), and Adam's second moment of
-    other tensors. With rollback, each vector is kept twice. Cost: three passes, and the iteration
-    of all matrices on every rank. For a matrix of r rows and c columns, where r is the smaller
+    State: m and v, float32 (float64 for float64 gradients), and Adam's second moment if the tensor
+    is no matrix. With rollback, each vector is kept twice. Cost: three passes, and the iteration of
+    all matrices on every rank. For a matrix of r rows and c columns, where r is the smaller
     number, the iteration takes about 2 * ns_steps * (r + 2 * c) * r * r operations.
 
     Paper: jordan2024muon.  Derived here: the residual accumulates updates instead of gradients.

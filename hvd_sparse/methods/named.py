@@ -85,7 +85,7 @@ class Methods(Builder):
 
         By default the method lacks these parts of the paper: its encoding (use ``codec="run16"``),
         its warm-up (use ``schedule={"id": "exponential_warmup", ...}``), and clipping by the norm
-        over all tensors (``clip_norm`` bounds the norm of each tensor).
+        over all tensors (use ``clip_grad_norm``; ``clip_norm`` bounds the norm of each tensor).
 
         Parameters
         ----------

@@ -228,6 +228,8 @@ def test_named_methods_have_no_default_density_and_no_unknown_options(method):
 def test_a_density_that_is_missing_or_misspelt_is_asked_for():
     with pytest.raises(InvalidOption, match=r"ldte_bs has no density .*densty\): give density="):
         Made.ldte_bs("p", densty=0.2)
+    with pytest.raises(InvalidOption, match=r"density is 0\.2, .*selector=.* leave density out"):
+        Made.adacomp("p", density=0.2)
 
 
 @pytest.mark.parametrize("config", [None, {"a": 1}, "topk"])
