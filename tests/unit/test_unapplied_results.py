@@ -246,6 +246,21 @@ def test_what_is_applied_or_kept_counts(acts):
     assert steps == 1 + sum(act in (first, wasted) for act in acts)
 
 
+@pytest.mark.parametrize("place", ["pre", "post"])
+def test_a_state_has_the_steps_in_which_weights_changed_before_a_hook_failed(place):
+    def script(collective):
+        trainee = Trainee(collective)
+        first(trainee)
+        wasted(trainee)
+        getattr(trainee.descent, f"register_step_{place}_hook")(lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            trainee.take_step()
+        trainee.results.settle_all(but_due=True)
+        return list(trainee.results.waiting)
+
+    assert alone(script) == ([0] if place == "pre" else [])
+
+
 def test_gradients_that_a_hook_of_the_optimizer_frees_were_applied(caplog):
     def free_behind_steps(trainee):
         trainee.descent.register_step_post_hook(lambda *_: trainee.forget())

@@ -221,8 +221,11 @@ class Results:
         run = handed.run
         if not (run.keeps(position) and run.entered <= run.completed):
             return False
-        # Hooks behind the optimizer's step see the new weights.
-        if self._in_step or not self._expects_step(position, handed):
+        # Hooks behind the optimizer's step see the new weights; a step that failed may have left
+        # them as they were.
+        shows = self._is_handed_over or self._shows_versions
+        may_have_moved = self._in_step and (not shows or self._has_moved(position))
+        if may_have_moved or not self._expects_step(position, handed):
             return False
         # If the result is gone, the step can be left out too, because it will be undone.
         return self._step.configuration.rollback or not self._has_gone(position, handed)
@@ -340,6 +343,9 @@ class Results:
             self._stepping = weakref.ref(optimizer)
         self._versions = {i: self._parameters[i]._version for i in self.waiting}
 
+    def _has_moved(self, position: int) -> bool:
+        return self._versions.get(position) not in (None, self._parameters[position]._version)
+
     def _is_inner(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer steps for ``ZeroRedundancyOptimizer``, with this rank's shard
         of the parameters only. Their step must end as that of all parameters does."""
@@ -359,10 +365,11 @@ class Results:
             self._compare(position, self._parameters[position].grad, type(optimizer).__name__)
         runs = set()
         for position in held & self.waiting.keys():
-            parameter, given = self._parameters[position], self.waiting[position].gradient
-            gradient = parameter.grad
+            given, gradient = self.waiting[position].gradient, self._parameters[position].grad
             # If the version has changed, a hook of the optimizer has freed the gradient.
-            if gradient is None and self._versions.get(position) in (None, parameter._version):
+            has_moved = self._has_moved(position)
+            self._shows_versions |= has_moved
+            if gradient is None and not has_moved:
                 continue
             runs.add(self.waiting.pop(position).run)
             self._note_applied(position, gradient)
