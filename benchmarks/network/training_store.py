@@ -46,12 +46,9 @@ class Store:
         return [{"training": asdict(run), "result": result} for run, result in runs]
 
     def at_another_wire(self, wanted: Training) -> dict[str, Any] | None:
-        """Return the result of the same training with another bandwidth, all of whose steps were
-        made; None if there is none."""
-        for run, result in self.results.items():
-            if replace(run, wire=wanted.wire) == wanted and "timed_steps" not in result:
-                return result
-        return None
+        """Return the result of the same training with another bandwidth; None if there is none."""
+        same = (r for run, r in self.results.items() if replace(run, wire=wanted.wire) == wanted)
+        return next(same, None)
 
     def at_any_rate(self, wanted: Training) -> Iterator[tuple[Training, dict[str, Any]]]:
         for run, result in self.results.items():
