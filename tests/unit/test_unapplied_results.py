@@ -134,6 +134,26 @@ def test_of_a_step_that_an_interrupt_ended_between_two_results_a_state_has_neith
     assert alone(script) == {"t0": int(is_applied), "t1": 0}
 
 
+def test_a_state_has_a_result_beside_one_of_zeros_that_no_optimizer_applies():
+    """A program that applies results itself may ask for the state before it does so."""
+
+    def script(collective):
+        specs = worlds.tensors((NUMEL,), (NUMEL,))
+        session = Session(worlds.configure(density=0.1), specs, collective)
+        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in specs]
+        results = Results(session.step, weights)
+        given = [np.zeros(NUMEL, np.float32), np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32)]
+        wires = [session.driver.compress(i, each.copy()) for i, each in enumerate(given)]
+        for weight, (wire, ticket) in zip(weights, wires):
+            weight.grad = torch.from_numpy(session.driver.decompress(wire, ticket))
+            results.hand_out(results.position_of[id(weight)], ticket.run, weight.grad)
+        results.settle_all()
+        results.close()
+        return worlds.snapshot(session)["t1"][0]
+
+    assert alone(script) == 1
+
+
 @pytest.mark.parametrize("case", ["NaN, then applied", "applied, then NaN", "applied, then error"])
 def test_of_two_optimizers_with_one_compressor_the_failure_of_one_does_not_undo_the_other(case):
     """Both backward passes come before the first result, so all gradients are in one step."""

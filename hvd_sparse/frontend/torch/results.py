@@ -208,10 +208,12 @@ class Results:
         may still apply."""
         rolls_back = self._step.configuration.rollback
         due = {i for i, handed in self.waiting.items() if but_due and self._is_due(i, handed)}
-        for position in [i for i in self.waiting if i not in due]:
-            run = self.waiting[position].run
-            # After an interrupt between two results, undo the step of both: neither is applied.
-            if rolls_back and not run.entered <= run.completed and not self._has_changed(run):
+        settled = [(i, handed.run) for i, handed in self.waiting.items() if i not in due]
+        # After an interrupt between two results, undo the step of both: neither is applied. This is
+        # decided before ``settle`` undoes single tensors, whose steps then count as incomplete too.
+        interrupted = {run for _, run in settled if not run.entered <= run.completed}
+        for position, run in settled:
+            if rolls_back and run in interrupted and not self._has_changed(run):
                 self._step.transactions.give_up(position)
             self.settle(position)
 
