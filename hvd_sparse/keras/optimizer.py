@@ -151,6 +151,7 @@ def DistributedOptimizer(
 
     local: dict[str, Value] = {
         "register_local_var": staticmethod(tape.register_local_source),
+        "_hvd_sparse_compression": compression,
         "_hvd_sparse_process_set": options.get("process_set"),
         "_hvd_sparse_local": tape._local_sources,
     }
@@ -169,6 +170,8 @@ def DistributedOptimizer(
 class _Distributed:
     _allreduce_grads: Reduce
     _hvd_sparse_groups: Option
+    _hvd_sparse_compression: Value
+    _hvd_sparse_local: Collection[Value]
 
     def _reduce(self, gradients: Sequence[Value], variables: Sequence[Value]) -> list[Value]:
         refuse_xla()
@@ -177,6 +180,11 @@ class _Distributed:
             check_names([value.name for value in values])
         with tf.name_scope(SCOPE):
             reduced = self._allreduce_grads(list(gradients), values)
+        if isinstance(self._hvd_sparse_compression, TensorflowCompressor):
+            local = self._hvd_sparse_local
+            pairs = zip(values, reduced)
+            sent = [v for v, each in pairs if each is not None and v.ref() not in local]
+            self._hvd_sparse_compression.has_reduced(sent)
         # If one of the gradients fails, no variable is changed.
         with tf.control_dependencies([each for each in reduced if each is not None]):
             return [None if each is None else tf.identity(each) for each in reduced]
@@ -242,8 +250,6 @@ class _Agreeing(_Distributed):
 class _ReducingScaled(_Agreeing):
     """Mixin with which a ``LossScaleOptimizer`` averages gradients before it checks them for NaN,
     so that all ranks skip the same steps."""
-
-    _hvd_sparse_local: Collection[Value]
 
     def apply(self, grads: Sequence[Value], trainable_variables: Value = None) -> None:
         own: Optimizer = self

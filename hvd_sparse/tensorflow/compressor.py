@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -196,6 +197,20 @@ class TensorflowCompressor(Compressor):
         if self._follower is not None:
             self._follower.forget()
         return found
+
+    def commit(self) -> None:
+        super().commit()
+        # Horovod's ``TensorFlowState`` copies the variables that the optimizer had at first, and
+        # does not ask for ``optimizer.variables``.
+        if self._follower is not None:
+            self._follower.show()
+
+    def has_reduced(self, variables: Iterable[Value]) -> None:
+        """Note that gradients of these variables came through this compressor. Horovod does not
+        call ``compress`` for them if it uses its graph for other variables of the same shapes."""
+        if self._follower is not None and hasattr(self, "_index"):
+            found = map(self._index.lookup, variables)
+            self._follower.met.update(i for i in found if i is not None)
 
     def rejoin(self) -> None:
         super().rejoin()

@@ -297,9 +297,10 @@ class Follower:
         told |= self._constants() if self._is_eager else self._traced
         if told.get("momentum") == 0 and self._memory.momentum and not self._keeps_momentum:
             told["momentum"] = OVERWRITTEN
-        self._settings = {"rate": rate, **as_options(told)}
+        settings: Settings = {"rate": rate, **as_options(told)}
         if "epsilon" in told:
-            self._settings["is_epsilon_hat"] = bool(is_hat)
+            settings["is_epsilon_hat"] = bool(is_hat)
+        self._settings = settings  # all at once, because other threads read it
         self._last_rate = rate or self._last_rate
         with self._lock:
             if steps != self._steps:
@@ -412,14 +413,16 @@ class Follower:
         because it would apply them without momentum. Drop the references to the optimizer and to
         its variables: TensorFlow never frees the optimizer's class, which refers to this object, so
         they would stay in memory."""
-        self.show(self._optimizer)
+        self.show()
         self._step, self._index = None, VariableIndex([])
         del self._optimizer
 
-    def show(self, optimizer: Optimizer) -> None:
-        """Copy this rank's moments into the optimizer's variables, unless a graph is traced."""
+    def show(self, optimizer: Optimizer = None) -> None:
+        """Copy this rank's moments into the optimizer's variables, unless a graph is traced.
+        ``optimizer`` is the optimizer or a copy of it."""
         if self._step is None or not tf.executing_eagerly():
             return
+        optimizer = self._optimizer if optimizer is None else optimizer
         with self._lock:
             for position, variable in enumerate(self._index.variables):
                 slots = _slots_of(optimizer, variable)

@@ -195,8 +195,9 @@ class GraphBucket:
             # name of its own, the same on all ranks, even if a rank cannot identify the gradient.
             array = self._phase(0, array, splits)
             for phase in range(1, len(self._phases)):
-                advance, inputs = self._owner.functions.advance, [self._numbers[0], array]
-                moved = call_numpy(advance, inputs, self._moved(phase), name="hvd_sparse_advance")
+                types, inputs = self._moved(phase), [self._numbers[0], array]
+                advance = partial(self._owner.functions.advance, dtype=types[0].as_numpy_dtype)
+                moved = call_numpy(advance, inputs, types, name="hvd_sparse_advance")
                 array = self._phase(phase, *moved)
             return array
 

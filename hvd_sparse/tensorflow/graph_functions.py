@@ -274,15 +274,19 @@ class GraphFunctions:
             ticket.extra = sealed
         return self.advance(numbers[0], None)
 
-    def advance(self, number: int, received: Value) -> tuple[np.ndarray, np.ndarray]:
+    def advance(
+        self, number: int, received: Value, dtype: np.dtype | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Pass the result of the previous collective to the exchange. Return the array of the next
         collective, and its splits (int32): for an alltoall, the length of each rank's part of the
-        array; otherwise empty."""
+        array; otherwise empty. The graph declares ``dtype`` for the array; after a failure, the
+        exchange may return another."""
         sealed: Value = self._tickets[int(number)].extra
         request = sealed.bucket.advance(received)
         assert request is not None  # the graph has as many calls as the exchange has phases
         splits = NO_SPLITS if request.splits is None else request.splits
-        return request.array, splits.astype(np.int32, copy=False)
+        array = request.array if dtype is None else request.array.astype(dtype, copy=False)
+        return array, splits.astype(np.int32, copy=False)
 
     def receive(
         self, number: np.int64, reduced: np.ndarray, received: np.ndarray, parameter: np.ndarray

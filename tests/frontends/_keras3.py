@@ -28,7 +28,7 @@ from horovod.tensorflow.keras import DistributedOptimizer as HorovodsOptimizer
 from hvd_sparse.keras import DistributedGradientTape, PartialDistributedGradientTape, callbacks
 from hvd_sparse.keras.elastic import KerasState
 from hvd_sparse.tensorflow import CompressorState, SaveCompressor
-from hvd_sparse.tensorflow.elastic import TensorFlowKerasState
+from hvd_sparse.tensorflow.elastic import TensorFlowKerasState, TensorFlowState
 
 FEW = {"density": 0.2, "min_numel": 1, "allow_dense": False}
 momentum = partial(keras.optimizers.SGD, RATE, momentum=0.9)
@@ -279,6 +279,69 @@ def local_layers(name):
     alone, mean = (1.0 + hvd.rank()) / hvd.size(), (1.0 + hvd.size()) / 2
     for moved in ends.values():
         np.testing.assert_allclose(moved, [alone, alone, mean, mean], rtol=1e-5)
+
+
+@cases
+def two_networks_of_equal_shapes_share_an_optimizer_as_without_compression(name):
+    """Horovod's graph for the gradients of the first network serves the second, too."""
+    ends = []
+    for is_ours in (False, True):
+        networks = [make_built_model(seed) for seed in (1, 7)]
+        variables = [v for network in networks for v in network.trainable_variables]
+        sgd, compressor = momentum(), hvd.Compression.none
+        sgd.build(variables)
+        if is_ours:
+            options = {"density": 1.0, "optimizer": sgd, **SPARSE_ONLY}
+            compressor = Compression.topk(variables, name=name, **options)
+        optimizer = DistributedOptimizer(sgd, compression=compressor)
+
+        @tf.function
+        def train_step(inputs, targets):
+            for network in networks:  # noqa: B023
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((network(inputs) - targets) ** 2)
+                own = network.trainable_variables
+                optimizer.apply(tape.gradient(loss, own), own)  # noqa: B023
+
+        for _ in range(3):
+            train_step(*(each[:4] for each in data_of_rank()))
+        ends.append(np.concatenate([weights_of(network) for network in networks]))
+    assert compressor.stats()["sparse_steps"] > 0
+    compressor.close()
+    np.testing.assert_allclose(*ends, rtol=1e-5, atol=1e-6)
+
+
+@cases
+def a_commit_of_variables_has_the_moments_of_the_last_step(name):
+    """If one rank is left, Keras goes on with them."""
+    model, adam = make_built_model(), keras.optimizers.Adam(RATE)
+    adam.build(model.trainable_variables)
+    compressor = Compression.topk(model, optimizer=adam, name=name, **FEW)
+    state = TensorFlowState([*model.variables, *adam.variables], compressor=compressor)
+    fit(model, DistributedOptimizer(adam, compression=compressor))
+    state.save()
+    moments = [np.asarray(each) for each in adam._velocities]
+    compressor.close()
+    assert all(each.any() for each in moments)
+
+
+@cases
+def a_failure_of_one_rank_is_named_also_if_values_of_float64_are_summed(name):
+    variable = tf.Variable(np.zeros((40, 30)), name="wide")
+    options = {"density": 0.1, "on_nonfinite": "raise", **SPARSE_ONLY}
+    compressor = Compression.scalecom([variable], name=name, **options)
+    spoiled = np.full((40, 30), np.nan if hvd.rank() == 0 else 1.0)
+
+    @tf.function
+    def reduce():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * spoiled)
+        tape = DistributedGradientTape(tape, compression=compressor)
+        return tape.gradient(loss, [variable])
+
+    words = caught(reduce)
+    compressor.close()
+    assert "failed on rank 0: NonFiniteGradient: tensor 'wide" in words, words
 
 
 @cases
