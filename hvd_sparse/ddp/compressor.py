@@ -123,8 +123,18 @@ class DdpCompressor(ParameterCompressor):
         return sent.future
 
     def _send(self, sent: SentBucket) -> None:
-        position_of = self.results.position_of
-        positions = [position_of[id(parameter)] for parameter in sent.bucket.parameters()]
+        position_of, parameters = self.results.position_of, sent.bucket.parameters()
+        try:
+            positions = [position_of[id(parameter)] for parameter in parameters]
+        except KeyError:
+            model = self._model()
+            assert model is not None  # it is calling this method
+            frozen = {id(p) for p in parameters if id(p) not in position_of}
+            names = [name for name, p in model.module.named_parameters() if id(p) in frozen]
+            raise InvalidOption(
+                f"DDP reduces {bare(names[0])!r}, which was frozen when register was called: "
+                "freeze parameters before making DistributedDataParallel, or after register"
+            ) from None
         self._arrange(positions)
         scale, policy, ledger = self._scale(), self._policy, self.watchdog.ledger
         wires = []

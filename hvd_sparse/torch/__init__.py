@@ -81,6 +81,9 @@ class CompressorStateHandler(StateHandler):  # type: ignore[misc]
     def sync(self) -> None:
         # Like Horovod's handler of the model, this does not commit.
         self.value.rejoin()
+        # ``broadcast_optimizer_state``, which follows, may take a step with zero gradients. Let it
+        # change the weights on no rank, as on new ranks.
+        self.value.has_begun = False
 
 
 set_handler_registry([(TorchCompressor, CompressorStateHandler), *get_handler_registry()])

@@ -10,7 +10,7 @@ from _common import SPARSE_ONLY, Cases, Heard, caught, check_refused
 from _torch_cases import digest_of, distributed, flat_parameters
 from torch import nn
 
-from hvd_sparse.torch import Compression
+from hvd_sparse.torch import Compression, CompressorStateHandler
 
 cases = Cases()
 STEPS = 8
@@ -101,6 +101,22 @@ for label, chosen in {
     "adamw_never_compressed": {"make": adamw, **DENSE},
 }.items():
     cases[f"beside_dense_{label}"] = partial(check_beside, program=scheduled, **chosen)
+
+
+@cases
+def a_state_that_is_synchronized_later_moves_no_weight(name):
+    """SGD without momentum has no state, so Horovod takes a step with zero gradients."""
+    model = network()
+    optimizer = torch.optim.SGD(groups_of(model))
+    compressor, wrapped = handed_over(name, model, optimizer)
+    train(model, wrapped, range(2))
+    before = digest_of(model.parameters())
+    CompressorStateHandler(compressor).sync()
+    hvd.broadcast_optimizer_state(wrapped, root_rank=0)
+    synchronized = digest_of(model.parameters())
+    train(model, wrapped, range(2, 4))
+    compressor.close()
+    assert synchronized == before != digest_of(model.parameters())
 
 
 @cases

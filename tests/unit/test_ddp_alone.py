@@ -152,6 +152,34 @@ def test_an_error_of_the_loss_scale_is_raised_on_all_ranks_and_logged(caplog):
     assert "grad_scaler raised an error" in caplog.text and "which scale?" in caplog.text
 
 
+def test_a_parameter_that_was_frozen_too_early_is_named_with_the_remedy():
+    model = DistributedDataParallel(model_of().module, find_unused_parameters=True)
+    model.module[0].requires_grad_(False)
+    handle = register(model, "topk", name="frozen", **OPTIONS)
+    with pytest.raises(Exception, match=r"'0.*', which was frozen when register"):
+        model(torch.ones(3, 8)).sum().backward()
+    handle.close()
+
+
+@pytest.mark.parametrize("case", ["another", "bound earlier", "the same"])
+def test_updates_that_another_step_applies_are_told_once(case, caplog):
+    model = model_of()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = optimizer.step
+    handle = register(model, "topk", name=case, optimizer=optimizer, **OPTIONS)
+    if case == "another":
+        step = torch.optim.AdamW(model.parameters()).step
+    elif case == "the same":
+        step = optimizer.step
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.ones(3, 8)).sum().backward()
+        step()
+    handle.close()
+    told = ["for a gradient, and applied its momentum" in each.message for each in caplog.records]
+    assert sum(told) == (case != "the same"), caplog.messages
+
+
 def test_states_of_compiled_and_plain_models_have_the_same_names():
     plain = model_of()
     compiled = DistributedDataParallel(torch.compile(plain.module, backend="eager"))

@@ -132,7 +132,7 @@ class Results:
         remove(ABANDONED)
         self.hooks: list[Value] = [
             register_optimizer_step_pre_hook(weakly(self._begin_step)),
-            register_optimizer_step_post_hook(weakly(self.end_step)),
+            register_optimizer_step_post_hook(weakly(self._end_any_step)),
         ]
         self.hooks += [
             parameter.register_hook(weakly(self._look, position))
@@ -353,7 +353,24 @@ class Results:
         of the parameters only. Their step must end as that of all parameters does."""
         return getattr(self._stepping(), "optim", None) is optimizer
 
-    def end_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _end_any_step(self, optimizer: Optimizer, *_: object) -> None:
+        # The step of the optimizer that was handed over has called ``end_step`` itself.
+        if self._is_handed_over and self.waiting:
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            for position in self.waiting.keys() & self._step.compressed:
+                parameter = self._parameters[position]
+                if id(parameter) in held and parameter.grad is not None:
+                    self._tell_once(
+                        "a step of %s took the update of %r, which the compressor computed for "
+                        "optimizer=, for a gradient, and applied its momentum or scaling again: "
+                        "step only the optimizer that the compressor got, by its present step()",
+                        type(optimizer).__name__,
+                        self._step.keys[position],
+                    )
+                    break
+        self.end_step(optimizer)
+
+    def end_step(self, optimizer: Optimizer) -> None:
         if self._is_inner(optimizer):
             return
         self._in_step = False
