@@ -22,6 +22,13 @@ def alone(script):
     return worlds.run(1, script)[0]
 
 
+def several(collective, count):
+    specs = worlds.tensors(*count * [(NUMEL,)])
+    session = Session(worlds.configure(density=0.1), specs, collective)
+    weights = [nn.Parameter(torch.ones(NUMEL)) for _ in specs]
+    return session, weights, Results(session.step, weights)
+
+
 class Trainee:
     def __init__(self, collective, **options):
         configuration = worlds.configure(density=0.1, **options)
@@ -116,10 +123,7 @@ def test_of_a_step_that_an_interrupt_ended_between_two_results_a_state_has_neith
     applied the first, this one is kept."""
 
     def script(collective):
-        specs = worlds.tensors((NUMEL,), (NUMEL,))
-        session = Session(worlds.configure(density=0.1), specs, collective)
-        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in specs]
-        results = Results(session.step, weights)
+        session, weights, results = several(collective, 2)
         given = np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32)
         wires = [session.driver.compress(position, given.copy()) for position in (0, 1)]
         result = torch.from_numpy(session.driver.decompress(*wires[0]))
@@ -138,10 +142,7 @@ def test_a_state_has_a_result_beside_one_of_zeros_that_no_optimizer_applies():
     """A program that applies results itself may ask for the state before it does so."""
 
     def script(collective):
-        specs = worlds.tensors((NUMEL,), (NUMEL,))
-        session = Session(worlds.configure(density=0.1), specs, collective)
-        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in specs]
-        results = Results(session.step, weights)
+        session, weights, results = several(collective, 2)
         given = [np.zeros(NUMEL, np.float32), np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32)]
         wires = [session.driver.compress(i, each.copy()) for i, each in enumerate(given)]
         for weight, (wire, ticket) in zip(weights, wires):
@@ -160,12 +161,8 @@ def test_of_two_optimizers_with_one_compressor_the_failure_of_one_does_not_undo_
     *_, end = case.split()
 
     def script(collective):
-        session = Session(
-            worlds.configure(density=0.1), worlds.tensors(*[(NUMEL,)] * 4), collective
-        )
-        weights = [nn.Parameter(torch.ones(NUMEL)) for _ in session.step.specs]
+        session, weights, results = several(collective, 4)
         first = torch.optim.SGD(weights[:2], lr=0.1)
-        results = Results(session.step, weights)
         given = [np.linspace(-1.0, 1.0, NUMEL, dtype=np.float32) for _ in weights]
         given[3][5] = np.nan if end != "error" else 0.0
 
