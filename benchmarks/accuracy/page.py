@@ -95,20 +95,11 @@ dense steps, or ends at the accuracy of guessing.
 
 
 def write_page(folder: Path, results: Results) -> None:
-    parts = [INTRODUCTION, *_older(results), _goals(results)]
+    parts = [INTRODUCTION, _goals(results)]
     for pair in (*PAIRS, *SHORTER):
         parts.append(_section(lines_of(*pair, rules_of(*pair)), results))
     parts += [_diverged(results), _law(results), _real_ranks(results)]
     (folder / "accuracy.md").write_text("\n".join(parts))
-
-
-def _older(results: Results) -> list[str]:
-    rows = sorted(
-        f"* {TASKS[x.task].title}, {OPTIMIZERS[x.optimizer]}, {x.steps:,} steps: {WORDS[x.rule]}"
-        for x in {run.line for run, told in results.items() if told.get("is_older")}
-    )
-    link = "[change of the memory for Adam](accuracy-ways.md#the-mean-in-adams-second-moment)"
-    return [f"**Older rows**, before a {link}:\n", *rows, ""] if rows else []
 
 
 def _goals(results: Results) -> str:
@@ -229,7 +220,7 @@ def _law(results: Results) -> str:
         text = (
             f"{law.scale:.1f} % * exp(-times / {law.reach:.2f}) {law.rest:+.1f} %, fitted to the "
             f"{len(known)} rows of the small GPT with AdamW. The other rows of text test it; their "
-            f"predictions are off by {median(errors):.1f} points (median).\n\n"
+            f"predictions are off by {median(errors):.1f} percentage points (median).\n\n"
         )
     return (
         "## Density times steps\n\nDensity times steps is the mean number of times that an entry "

@@ -119,11 +119,38 @@ def test_options_of_an_engine_are_described_and_checked():
         create(engine={"id": "numba", "threads": 0})
 
 
+SPECIAL = {
+    "dgc": {
+        "selector": {"id": "dgc_sampled", "density": 0.1},
+        "memory": {"id": "momentum_correction", "momentum": 0.9},
+    },
+    "mgs": {"selector": {"id": "topk", "density": 0.1}, "select_over": "group"},
+    "redsync": {"selector": {"id": "redsync_trimmed", "density": 0.1}},
+    "scalecom": {"selector": {"id": "topk", "density": 0.1}, "exchange": "shared_index"},
+    "gtopk": {"selector": {"id": "topk", "density": 0.1}, "exchange": "gtopk"},
+    "oktopk": {"selector": {"id": "reused_threshold", "density": 0.1}, "exchange": "oktopk"},
+    "chunked": {"exchange": "shared_index"},
+    "adacomp": {"codec": "ternary"},
+    "ef_sign": {"codec": "one_bit"},
+    "stc": {"codec": "sign_mean"},
+    "sbc": {"codec": "one_sign"},
+    "signsgd": {"selector": "sign_vote", "memory": "majority_vote", "codec": "one_bit"},
+    "strom": {
+        "selector": {"id": "fixed_threshold", "threshold": 0.1, "signs_only": True},
+        "codec": "sign_index",
+    },
+    "terngrad": {"memory": "none", "codec": "two_bit"},
+}
+"""Methods that are not the selector of their own name with error feedback and ``index_value``."""
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_a_named_method_passes_common_options_on_and_may_have_another_codec(method):
+def test_a_named_method_is_the_preset_of_its_parts_of_which_the_codec_may_be_another(method):
     given = required(method)
     made = getattr(Made, method)("p", **given, min_numel=3, process_set="s")
-    assert (made.params, made.process_set, made.configuration.min_numel) == ("p", "s", 3)
+    assert (made.params, made.process_set) == ("p", "s")
+    expected = {"selector": {"id": method, **given}, **SPECIAL.get(method, {})}
+    assert made.configuration == create(**expected, min_numel=3)
     other = getattr(Made, method)("p", **given, codec="run16")
     assert other.configuration.codec == CODECS.create("run16")
     assert METHODS[method] in papers()
